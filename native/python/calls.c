@@ -77,17 +77,30 @@ static bool sort_values(const struct classes *classes, PyObject *values, bool is
     return is_sorted && count >= 0;
 }
 
+/* Returns the digest of values that are no tensors: of their text, which tells 1, 1.0 and True apart. `texts` has the
+ * digests of plain values' texts. */
+static uint64_t digest_others(PyObject *texts, PyObject *compute, PyObject *others) {
+    bool is_plain = true;
+    for (Py_ssize_t i = 0; i < PyList_Size(others) && is_plain; i++) is_plain = is_atom(PyList_GetItem(others, i));
+    PyObject *text = is_plain ? PyObject_Repr(others) : NULL;
+    PyObject *digest = text ? PyDict_GetItem(texts, text) : NULL;
+    Py_XINCREF(digest);
+    Py_XDECREF(text);
+    if (!digest && !PyErr_Occurred()) digest = PyObject_CallFunctionObjArgs(compute, others, NULL);
+    return rkp_number(digest);
+}
+
 /* Returns tensors, keys of their dtypes and shapes, and the digest; None if the values cannot be read here. */
 static PyObject *read_values(PyObject *context, PyObject *values, PyObject *tensors, PyObject *others, PyObject *keys) {
     struct classes classes;
     struct salts salts;
-    PyObject *text_digest;
+    PyObject *texts, *text_digest;
     uint64_t digest = 0;
-    if (!PyArg_ParseTuple(context, "OOO!OO", &classes.plain, &classes.parameter, &PyDict_Type, &salts.cache,
-                          &salts.compute, &text_digest))
+    if (!PyArg_ParseTuple(context, "OOO!OO!O", &classes.plain, &classes.parameter, &PyDict_Type, &salts.cache,
+                          &salts.compute, &PyDict_Type, &texts, &text_digest))
         return NULL;
     bool is_read = sort_values(&classes, values, false, tensors, others);
-    if (is_read && PyList_Size(others)) digest = rkp_number(PyObject_CallFunctionObjArgs(text_digest, others, NULL));
+    if (is_read && PyList_Size(others)) digest = digest_others(texts, text_digest, others);
     is_read = is_read && !PyErr_Occurred() && rkp_fold_each(&classes, &salts, tensors, &digest, keys);
     if (PyErr_Occurred()) return NULL;
     if (!is_read) Py_RETURN_NONE;

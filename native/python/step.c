@@ -232,9 +232,10 @@ PyDoc_STRVAR(stack_key_text,
              "before CPython 3.11. Codes are identified by address.");
 PyDoc_STRVAR(
     call_values_text,
-    "call_values((plain, parameter, salts, salt_of, text_digest), values)\n--\n\n"
+    "call_values((plain, parameter, salts, salt_of, texts, text_digest), values)\n--\n\n"
     "The tensors among the values of an operator call, keys of their dtypes and shapes, and the digest of all\n"
-    "values; None where one cannot be read in place. text_digest(others) gives that of the other values.");
+    "values; None where one cannot be read in place. text_digest(others) gives that of the other values, unless\n"
+    "`texts` has it.");
 PyDoc_STRVAR(random_states_text,
              "random_states((modules, python, python_at, numpy, numpy_at, words_salt), gauss_offset)\n--\n\n"
              "Copies of Python's state and its `gauss_next`, of NumPy's, and of the second normal number that NumPy's\n"

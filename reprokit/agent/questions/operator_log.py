@@ -79,7 +79,7 @@ class LogFiles:
         self._descriptors: tuple[int, int] | None = None
         self._stem = ""
         self.count = 0
-        self.thread = _CallingThread()
+        self.thread = _CallingThread(self.number)
 
     def number(self, kind: str, key: Any, describe: Callable[..., dict[str, Any]], *arguments: Any) -> int:
         """Return the number of an operator, place or thread; its name is written before the next calls."""
@@ -167,8 +167,7 @@ class CallLog:
             self.agent.warn(f"calls of operators beyond {MAX_CALLS} of a process are not logged")
             return
         files.count += 1
-        thread = files.number("thread", files.thread.name, _named, files.thread.name) % MAX_THREADS
-        files.calls.append(CALL.pack(call, place, thread, flags, self._window.step, inputs, outputs))
+        files.calls.append(CALL.pack(call, place, files.thread.number, flags, self._window.step, inputs, outputs))
         if len(files.calls) >= BUFFERED:
             files.write()
 
@@ -196,15 +195,16 @@ class CallLog:
 
 
 class _CallingThread(_local):
-    """The name of the calling thread. Its ident is no key: once a thread has ended, others get its ident."""
+    """The number of the calling thread. Its ident is no key: once a thread has ended, others get its ident."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: Callable[..., int]) -> None:
         threading: Any = sys.modules.get("threading")
         if threading is None or threading.main_thread().ident == get_ident():
-            self.name = "m"
+            name = "m"
         else:
             thread = threading._active.get(get_ident())
-            self.name = "engine" if thread is None else name_of(thread)  # "engine": not a thread of Python's
+            name = "engine" if thread is None else name_of(thread)  # "engine": not a thread of Python's
+        self.number = number("thread", name, _named, name) % MAX_THREADS
 
 
 def _named(name: str) -> dict[str, Any]:

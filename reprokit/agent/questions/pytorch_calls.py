@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 
 from .. import trail_library
 from ..capture.torch_state import SnapshotTensors
@@ -286,13 +287,10 @@ class CallDigests:
         self._library = trail_library.Library(path)
         self._contents = PytorchContents(self._library, torch, compiled)
         self._texts: dict[str, int] = {}
-        self._read = None if compiled is None else compiled.call_values
         self._salts: dict[Any, int] = {}
-        self._context = torch.Tensor, torch.nn.Parameter, self._salts, self._salt, self._text
-
-    def simple(self, values: list[Any]) -> Any:
-        """Return tensors, keys of their dtypes and shapes, and the digest of all; None if of() must compute it."""
-        return self._read and self._read(self._context, values)
+        context = torch.Tensor, torch.nn.Parameter, self._salts, self._salt, self._texts, self._text
+        # A function of values: tensors, keys of dtypes and shapes, and the digest; None if of() must compute it.
+        self.simple = _nothing if compiled is None else partial(compiled.call_values, context)
 
     def of(self, tensors: list[Any], others: list[Any], is_refused: bool = False) -> Any:
         """Return the digest; if tensors are on devices, what resolve() turns into the digest."""
@@ -358,6 +356,10 @@ class CallDigests:
                 self._texts.clear()
             digest = self._texts[text] = self._library.text(text)
         return digest
+
+
+def _nothing(_values: list[Any]) -> None:
+    """Read no values, for lack of the compiled module."""
 
 
 def _permuted_salt(tensor: Any) -> int:
