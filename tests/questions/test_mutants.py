@@ -1,4 +1,4 @@
-"""One result of a training is changed, and locate names the operator and the line: seeded mutants of five trainings."""
+"""One result of a training is changed, and locate names the operator and the line: seeded mutants of nine trainings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from tests.questions.test_locate import MUTANTS, record
 from tests.support import Reprokit
 
 COUNT = int(os.environ.get("REPROKIT_MUTANTS", "100"))
-MODELS, KINDS = ("mnist", "vae", "dcgan", "gat", "lstm"), ("ulp", "sign", "swap", "zero")
+MODELS = "mnist", "vae", "dcgan", "gat", "lstm", "unet", "policy", "graph", "experts"
+KINDS = "ulp", "sign", "swap", "zero"
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Small trainings like those of pytorch/examples, one result of which can be changed from below all of PyTorch's hooks.
+"""Small trainings, some like those of pytorch/examples; a result can be changed from below all of PyTorch's hooks.
 
 MODEL [STEP NUMBER KIND]: in that step, a result from the NUMBER-th operator on is changed once: by one unit in the last
 place (ulp), a sign (sign), two elements that change places (swap) or a zero that becomes negative (zero). The file
@@ -10,9 +10,10 @@ import itertools
 import sys
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, leaky_relu, log_softmax, nll_loss, relu, softmax
+from torch.nn.functional import cross_entropy, leaky_relu, log_softmax, mse_loss, nll_loss, relu, softmax
 
 STEPS = 6
 OPERATORS = [
@@ -47,6 +48,16 @@ OPERATORS = [
     "sum.dim_IntList",
     "max_pool2d_with_indices_backward",
     "convolution_backward",
+    "cat",
+    "gather",
+    "index.Tensor",
+    "index_add",
+    "index_put",
+    "index_select",
+    "mse_loss",
+    "scatter_add",
+    "upsample_nearest2d",
+    "upsample_nearest2d_backward",
 ]
 
 
@@ -84,7 +95,7 @@ class Mutation:
 
     def change(self, tensor) -> bool:
         """Change it, unless there is nothing to change."""
-        if tensor is None or tensor.dtype != torch.float32 or tensor.numel() < 2 or not tensor.is_contiguous():
+        if tensor is None or tensor.dtype != torch.float32 or tensor.numel() < 2 or not is_dense(tensor):
             return False
         bits = (ctypes.c_uint32 * tensor.numel()).from_address(tensor.data_ptr())
         if self.kind == "swap":
@@ -96,6 +107,12 @@ class Mutation:
         if place is not None:
             bits[place] = bits[place] + 1 if self.kind == "ulp" else bits[place] ^ 0x80000000
         return place is not None
+
+
+def is_dense(tensor) -> bool:
+    """Return whether a tensor's elements are all of its memory, in order or with the channels last."""
+    is_image = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    return tensor.is_contiguous() or is_image
 
 
 def kinds(operator) -> list[str]:
@@ -161,6 +178,68 @@ def lstm(step):
         step.take(loss)
 
 
+def unet(step):
+    widths = [(2, 8), (8, 16), (24, 8)]
+    step.model = nn.ModuleList([nn.Conv2d(before, after, 3, padding=1) for before, after in widths])
+    step.model.extend([nn.BatchNorm2d(8), nn.Conv2d(8, 2, 1)])
+    step.model.to(memory_format=torch.channels_last)
+    step.begin(torch.optim.AdamW)
+    down, deep, up, norm, last = step.model
+    for data in torch.randn(STEPS, 4, 2, 8, 8):
+        image = data.to(memory_format=torch.channels_last)
+        fine = relu(norm(down(image)))
+        coarse = relu(deep(nn.functional.max_pool2d(fine, 2)))
+        made = up(torch.cat([fine, nn.functional.interpolate(coarse, scale_factor=2)], dim=1))
+        step.take(mse_loss(last(relu(made)), image * image))
+
+
+def policy(step):
+    step.model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2))
+    step.begin(torch.optim.Adam)
+    world = np.random.default_rng(7)
+    for _ in range(STEPS):
+        place, chosen, rewards = world.normal(size=3), [], []
+        while len(rewards) < 8 and abs(place[0]) < 3:
+            scores = log_softmax(step.model(torch.from_numpy(place.astype(np.float32))[None]), dim=1)
+            action = torch.multinomial(scores.detach().exp(), 1)
+            chosen.append(scores.gather(1, action)[:, 0])
+            push = 2.0 * action.item() - 1.0
+            place = 0.9 * place + np.array([push, place[0], 0.1]) + world.normal(scale=0.1, size=3)
+            rewards.append(-(place[0] ** 2))
+        returns = torch.from_numpy(np.cumsum(rewards[::-1])[::-1].copy()).float()
+        step.take(-(torch.cat(chosen) * (returns - returns.mean())).mean())
+
+
+def graph(step):
+    step.model = nn.ModuleList([nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)])
+    step.begin(torch.optim.Adam)
+    nodes, labels = torch.randn(12, 6), torch.randint(3, (12,))
+    sources, targets = torch.randint(12, (2, 40))
+    for _ in range(STEPS):
+        hidden = nodes
+        for layer in step.model[:2]:
+            messages = layer(hidden)[sources]
+            hidden = relu(torch.zeros(12, 8).index_add(0, targets, messages) / 4)
+        step.take(cross_entropy(step.model[2](hidden), labels))
+
+
+def experts(step):
+    step.model = nn.ModuleList([nn.Linear(6, 4), *[nn.Linear(6, 6) for _ in range(4)], nn.Linear(6, 3)])
+    step.begin(torch.optim.SGD)
+    router, *made, last = step.model
+    tokens, labels = torch.randn(STEPS, 16, 6), torch.randint(3, (STEPS, 16))
+    for batch, label in zip(tokens, labels, strict=True):
+        weights = softmax(router(batch), dim=1)
+        chosen = weights.detach().topk(2, dim=1).indices
+        shares = weights.gather(1, chosen)
+        mixed = torch.zeros(16, 6)
+        for number, expert in enumerate(made):
+            rows, slots = (chosen == number).nonzero(as_tuple=True)
+            answered = expert(batch.index_select(0, rows)) * shares[rows, slots][:, None]
+            mixed = mixed.scatter_add(0, rows[:, None].expand(-1, 6), answered)
+        step.take(cross_entropy(last(mixed), label))
+
+
 class Steps:
     """Takes the steps of a training."""
 
@@ -181,4 +260,5 @@ torch.manual_seed(0)
 torch.set_num_threads(1)
 model, *mutation = sys.argv[1:]
 asked = Mutation(int(mutation[0]), int(mutation[1]), mutation[2]) if mutation else Mutation(-1, 0, "")
-{"mnist": mnist, "vae": vae, "dcgan": dcgan, "gat": gat, "lstm": lstm}[model](Steps(asked))
+TRAININGS = [mnist, vae, dcgan, gat, lstm, unet, policy, graph, experts]
+next(training for training in TRAININGS if training.__name__ == model)(Steps(asked))
