@@ -198,11 +198,11 @@ class OptimizerRecord:
                 self._names.setdefault(id(tensor), prefix + name)
 
     def states(self) -> Iterator[tuple[Any, str, Any]]:
-        """Yield parameter, key and value of each tensor in the optimizer's state."""
+        """Yield parameter, key and value of each tensor in the optimizer's state; those of lists by KEY.INDEX."""
         for parameter in self.parameters():
             for key, value in self._state.get(parameter, {}).items():
-                if is_tensor(value):
-                    yield parameter, str(key), value
+                for place, tensor in nested_tensors(str(key), value):
+                    yield parameter, place, tensor
 
     def parameter_names(self) -> Iterator[str]:
         """Yield the names of parameters(), in order."""
@@ -224,6 +224,15 @@ class OptimizerRecord:
                     name = f"param_groups.{number}.params.{position}"
                     yield entry(name, parameter)
                 yield from entries_of(name, self._state.get(parameter, {}))
+
+
+def nested_tensors(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors in nested dicts, lists and tuples, with their names in the manner of entries_of."""
+    if is_tensor(value):
+        yield name, value
+    elif isinstance(value, (dict, list, tuple)):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from nested_tensors(f"{name}.{key}", part)
 
 
 def entries_of(name: str, value: Any) -> Iterator[Tensor]:
