@@ -86,6 +86,8 @@ def _lines(run: Path, replay: AnsweredReplay, added: AddedTensors) -> list[str]:
         lines.append("nothing is proved: the trails of run and replay have no step in common")
     if added.unproved:
         lines.append(f"{added.unproved:,} values were refused, as nothing proves that they are of that run")
+    if added.has_unproved_gradients:
+        lines.append("reading gradients in TensorFlow's functions may change last bits; ask for others without them")
     for name in added.differing[:MAX_NAMED]:
         lines.append(f"{name}: the run holds another value than its replay, which was left as it is")
     return lines

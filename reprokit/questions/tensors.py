@@ -18,6 +18,7 @@ from reprokit.bounds import bounded_names, open_file
 from reprokit.errors import CannotWriteRun, RunDamaged, reason, refused_as
 from reprokit.launch.early_end import ENOUGH
 from reprokit.model.run import FINISHED
+from reprokit.questions.proof import ReplayProof
 from reprokit.questions.replays import AnsweredReplay
 from reprokit.rundir import RunDirectory
 
@@ -37,6 +38,7 @@ class AddedTensors:
     values: int = 0  # number added
     existing: int = 0  # number that the recording already had
     unproved: int = 0  # number not added, as their steps are not proved
+    has_unproved_gradients: bool = False  # of TensorFlow, whose functions may compute other bits if these are read
     differing: list[str] = field(default_factory=list)  # existing values that differ from the replay's
     names: set[str] = field(default_factory=set)
     steps: set[int] = field(default_factory=set)
@@ -77,16 +79,22 @@ class _TensorMerge:
         self._existing: dict[ValueKey, str] = {}
         self._declared: set[str] = set()
         self._is_begun = self._read_existing()
+        self._is_of_tensorflow = bool(self._lines) and self._lines[0].get("framework") == "tensorflow"
         process, number = str(self._lines[0].get("process")) if self._lines else "", int(key.rpartition("-")[2])
         process += f" (start {number + 1})" if number else ""
-        counts = [count for (name, _), count in replay.proof.steps.items() if name == process]
-        diverged = replay.proof.holds_until(process)
-        self._until = min(max(counts, default=0), max(counts, default=0) if diverged is None else diverged)
-        run = replay.run.run
-        self._is_whole = (
-            diverged is None and recording.run.status == FINISHED and run.exit_code == recording.run.exit_code
-        )
-        self._is_whole = self._is_whole and not replay.run.has(f"{rundir.ANSWERS}/{ENOUGH}")
+        self._until = self._proved_steps(replay.proof, process)
+        run, diverged = replay.run.run, replay.proof.holds_until(process)
+        is_whole = diverged is None and recording.run.status == FINISHED and run.exit_code == recording.run.exit_code
+        self._is_whole = is_whole and not replay.run.has(f"{rundir.ANSWERS}/{ENOUGH}")
+
+    def _proved_steps(self, proof: ReplayProof, process: str) -> int:
+        """Return the number of steps that are proved; an optimizer that began later is compared from its own step 0."""
+        end: dict[str, Any] = next((line for line in reversed(self._lines) if line.get("end")), {})
+        first_steps: dict[str, int] = end.get("first", {})
+        differing = [one.step + first_steps.get(one.series, 0) for one in proof.diverged if one.process == process]
+        updates = [count for (name, _), count in proof.steps.items() if name == process]
+        are_all_compared = updates and sum(updates) == end.get("updates")
+        return min([end["steps"] if are_all_compared else max(updates, default=0), *differing])
 
     def _read_existing(self) -> bool:
         path = self._target / f"{self._key}{INDEX}"
@@ -128,6 +136,7 @@ class _TensorMerge:
         added, key = self._added, _value_key(line)
         if not self._is_proved(line["step"]):
             added.unproved += 1
+            added.has_unproved_gradients |= self._is_of_tensorflow and line["name"].startswith("gradient/")
             return False
         existing = self._existing.get(key)
         added.names.add(line["name"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -109,11 +110,11 @@ def test_pytorch_tensors_are_saved_as_they_were_and_asked_for_afterwards(tmp_pat
     assert saved.by_place[3, "train", "short.weight", 0, False]["dtype"] == "bfloat16"
     assert saved.by_place[3, "train", "gradient/table.weight.indices", 0, False]["dtype"] == "int64"
     assert (6, "eval", "Net_output_0", 0, False) in saved.by_place
-    assert (12, "train", "gradient/last.weight", 1, False) in saved.by_place
+    assert (13, "train", "gradient/last.weight", 0, False) in saved.by_place
     update = saved.array(4, "last.weight") - saved.array(3, "last.weight")
     assert np.abs(update).max() > 0
     assert [line["passed"] for line in saved.lines if line.get("passed") is not None and line["mode"] == "train"] == [
-        *range(13)
+        *range(14)
     ]
     _histograms_hold_each_value(tmp_path)
 
@@ -128,6 +129,40 @@ def _histograms_hold_each_value(directory: Path) -> None:
         assert (one["low"], one["high"]) == (min(map(np.min, arrays)), max(map(np.max, arrays)))
     shown = notebook.tensors(directory / "saved")._repr_html_()
     assert shown.count("<svg") == len(report["histograms"]) == 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "places"),
+    [
+        ("later", [("0.weight", range(8))]),
+        ("turns", [("0.weight", range(6)), ("model#1.0.weight", range(6))]),
+        ("fifth", [("0.weight", [0, 1, 2, 3, 4, 6]), ("model#1.0.weight", [5])]),
+    ],
+)
+def test_each_optimizer_s_tensors_are_in_steps_that_are_proved(
+    tmp_path: Path, kind: str, places: list[tuple[str, Iterable[int]]]
+) -> None:
+    saved, asked = both(tmp_path, f"pytorch_optimizers.py {kind}")
+    assert asked.contents() == saved.contents()
+    for name, steps in places:
+        expected = [(step, "train", f"gradient/{name}", 0, False) for step in steps]
+        assert [place for place in saved.by_place if place[2] == f"gradient/{name}"] == expected
+    part = record(tmp_path, "part", f"pytorch_optimizers.py {kind}")
+    ask(tmp_path, "part", "all", "--steps", "3-5", "--mode", "global")
+    content = saved.contents()
+    assert Saved(part).contents() == {place: content[place] for place in content if place[0] in (3, 4, 5)}
+
+
+@pytest.mark.slow
+def test_lists_in_an_optimizer_s_state_are_saved_by_index(tmp_path: Path) -> None:
+    saved, asked = both(tmp_path, "pytorch_optimizers.py lbfgs")
+    assert asked.contents() == saved.contents()
+    prefix = "optimizer#0/0.weight/"
+    names = {place[2].removeprefix(prefix) for place in saved.by_place if place[2].startswith(prefix)}
+    assert {"d", "prev_flat_grad", "old_dirs.0", "old_stps.3", "ro.0"} <= names
+    assert saved.tensor(f"{prefix}old_dirs.0")["collections"] == ["optimizer_variables"]
+    assert saved.array(3, f"{prefix}old_dirs.0").shape == (76,)
 
 
 @pytest.mark.slow

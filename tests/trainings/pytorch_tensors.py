@@ -42,7 +42,7 @@ for step in range(12):
         with torch.no_grad():
             net(torch.randn(2, 4), torch.randint(0, 5, (2,)))
         net.train()
-late = torch.optim.SGD(net.last.parameters(), lr=0.1)  # whose updates are fewer: they come behind the last step
+late = torch.optim.SGD(net.last.parameters(), lr=0.1)  # each of whose updates is a step of its own
 for _ in range(2):
     criterion(net(torch.randn(6, 4), torch.randint(0, 5, (6,))), torch.randint(0, 3, (6,))).backward()
     late.step()

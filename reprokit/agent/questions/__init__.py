@@ -65,7 +65,7 @@ class Questions:
         modules = [module for kind, module in KINDS.items() if self._question.get(kind)]
         created = [self._agent.attempt(self._make_listener, module, framework, events) for module in modules]
         listeners: list[EventListener] = [listener for listener in created if listener is not None]
-        if ends_early(self._question):
+        if ends_early(self._question) and not self._question.get("tensors"):  # these number steps in their own way
             listeners.append(WindowEnd(self._agent, self._question))
         return listeners
 
@@ -81,15 +81,19 @@ class WindowEnd:
     """Tells the launcher that this process has taken the question's steps; added after the other listeners."""
 
     def __init__(self, agent: Agent, question: Mapping[str, Any]) -> None:
-        self._agent, self._window = agent, StepWindow(question["steps"])
+        self._agent, self._last, self._window = agent, question["steps"]["last"], StepWindow(question["steps"])
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {UpdateDone: self._updated}
 
     def _updated(self, event: UpdateDone) -> None:
-        was_over = self._window.is_over
         if self._window.updated(event.optimizer):
-            if self._window.step == 1:
-                append(f"{self._agent.run}/{ANSWERS}/stepped", b".")
-            if self._window.is_over and not was_over:
-                append(f"{self._agent.run}/{ANSWERS}/answered", b".")
+            report_steps(self._agent, self._window.step, self._last)
+
+
+def report_steps(agent: Agent, count: int, last: int) -> None:
+    """Tell the launcher that this process has taken its first step, or the last step of the question."""
+    if count == 1:
+        append(f"{agent.run}/{ANSWERS}/stepped", b".")
+    if count == last + 1:
+        append(f"{agent.run}/{ANSWERS}/answered", b".")

@@ -10,6 +10,7 @@ import os
 import struct
 from _thread import allocate_lock
 from functools import partial
+from types import MappingProxyType
 
 from .. import trail_library
 from ..capture.store import COMPLEX, DTYPES, SIZES
@@ -222,12 +223,12 @@ class TensorWriter:
         if self._library is not None:
             self._library.settle(self._saver)
 
-    def finish(self) -> None:
-        """Write the remaining values and the end of the index."""
+    def finish(self, summary: Mapping[str, object] = MappingProxyType({})) -> None:
+        """Write the remaining values, and the end of the index with a summary of the steps."""
         if self._library is None or self.has_ended:
             return
         with self._lock:
-            self._line({"end": True})
+            self._line({"end": True, **summary})
             self._hand_over()
             if self._library.settle(self._saver):
                 self._end()

@@ -11,12 +11,15 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+def live_optimizers() -> list[Any]:
+    """Return the optimizers of this process, without those inside of others, as in loss scaling."""
+    kinds = [*private_api.keras_classes("BaseOptimizer"), *private_api.keras_classes("_BaseOptimizer")]
+    return _outermost(live_objects.instances(*kinds), lambda candidate: [getattr(candidate, "inner_optimizer", None)])
+
+
 def step_of_loop() -> OptimizerStep | None:
     """Return the step of the only optimizer; None if it is unknown what it trains."""
-    kinds = [*private_api.keras_classes("BaseOptimizer"), *private_api.keras_classes("_BaseOptimizer")]
-    optimizers = _outermost(
-        live_objects.instances(*kinds), lambda candidate: [getattr(candidate, "inner_optimizer", None)]
-    )
+    optimizers = live_optimizers()
     if len(optimizers) != 1:
         return None
     layers = live_objects.instances(*private_api.keras_classes("Layer"))

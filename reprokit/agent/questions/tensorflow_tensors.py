@@ -21,6 +21,7 @@ from ..tensorflow.steps import current_replica
 from ..tensorflow.tensors import is_eager, name_of, value, view
 from ..tensorflow.trail import NOT_RESULTS, capture_gradient, extra_variable
 from .tensor_rules import EVAL, PREDICT, TRAIN
+from .tensorflow_loops import live_optimizers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -108,11 +109,11 @@ class TensorflowTensors:
             events.GradientsDue: self._gradients_due,
             events.UpdateDue: self._update_due,
             events.UpdateDone: self._update_done,
+            events.BackwardBegan: self._backward_began,
         }
         rules = self._steps.rules
         outputs: dict[type[TrainingEvent], Handler] = {
             events.OutputComputed: self._output_computed,
-            events.BackwardBegan: self._backward_began,
             events.EvaluationDue: self._evaluation_due,
             events.EpochEnded: self._epoch_ended,
             events.ResultsReported: self._results_reported,
@@ -144,6 +145,7 @@ class TensorflowTensors:
         step = event.optimizer
         self._end_evaluation()
         if step.optimizer is not None:
+            self._steps.begin_backward()
             self._steps.begin_due_step(step.optimizer)
             if self._steps.is_armed and step.model is not None:
                 self._save_state(list(getattr(step.model, "weights", step.model)), step.optimizer)
@@ -228,7 +230,10 @@ class TensorflowTensors:
             self._save_computed(f"{name}_output_{number}", collections, part, facts)
 
     def _backward_began(self, event: events.BackwardBegan) -> None:
-        self._save_computed(LOSS, ("losses",), event.tensors, {})
+        if private_api.executing_eagerly():
+            self._steps.begin_backward()
+        if self._steps.rules.wants("outputs", "losses", ever=True):
+            self._save_computed(LOSS, ("losses",), event.tensors, {})
 
     def _save_computed(self, name: str, collections: Sequence[str], tensor: Any, facts: Mapping[str, object]) -> None:
         """Save an output or loss now, or after the step if a function's graph computes it."""
@@ -260,19 +265,20 @@ class TensorflowTensors:
                 self._save(name, ("gradients",), gradient)
 
     def _save_state(self, variables: Sequence[Any], optimizer: Any) -> None:
-        rules = self._steps.rules
+        rules, owner = self._steps.rules, self._optimizer_name(optimizer)
         for variable in variables if rules.wants("weights", "biases") else ():
             name = name_of(variable)
             is_bias = name.partition(":")[0].rpartition("/")[2].endswith("bias")
             kinds = ("biases" if is_bias else "weights",) if getattr(variable, "trainable", True) else ()
             self._save(name, kinds, value(variable))
-        owner = self._optimizer_name(optimizer)
         for variable in optimizer_variables(optimizer) if rules.wants("optimizer_variables") else ():
             self._save(f"{owner}/{name_of(variable)}", ("optimizer_variables",), value(variable))
 
     def _optimizer_name(self, optimizer: Any) -> str:
         """Return an optimizer's name, numbered by the order of first updates."""
         if optimizer not in self._optimizers:
+            for other in live_optimizers() if not self._optimizer_count else ():
+                self._steps.expect(other)
             self._optimizers[optimizer] = f"optimizer#{self._optimizer_count}"
             self._optimizer_count += 1
         return self._optimizers[optimizer]

@@ -6,7 +6,8 @@ import os
 import sys
 from types import MappingProxyType
 
-from .step_window import StepWindow
+from . import ends_early, report_steps
+from .step_window import TrainingSteps
 from .tensor_rules import TensorRules
 from .tensor_writer import NumberArray, TensorWriter
 
@@ -27,6 +28,7 @@ class SavedSteps:
 
     def __init__(self, agent: Agent, question: Mapping[str, Any], framework: str, events: Events) -> None:
         self._agent, self._events, self._question = agent, events, question["tensors"]
+        self._last: int | None = question["steps"]["last"] if ends_early(question) else None
         self.buffer = int(self._question["buffer"])
         self.writer = TensorWriter(agent, framework, self.buffer)
         self.forget_callbacks: list[Callable[[], object]] = []
@@ -40,7 +42,7 @@ class SavedSteps:
 
     def forget(self) -> None:
         """Start at step 0, also in a forked child."""
-        self._window = StepWindow({})
+        self._training = TrainingSteps()
         self.rules = TensorRules(self._question["rules"])
         self._calls: dict[tuple[str, str], int] = {}
         self._modes: dict[str, None] = {}
@@ -86,10 +88,22 @@ class SavedSteps:
             self.writer.drop(self.step, mode, name, "unreadable")
             self._unsaved.setdefault(reason, {})[name] = None
 
+    def expect(self, optimizer: object) -> None:
+        """Let the first step last until this optimizer has updated, or another one updates again."""
+        self._training.expect(optimizer)
+
+    def begin_backward(self) -> None:
+        """Begin the next step if it is due. Must be called whether or not the steps are armed."""
+        self._training.begin_backward()
+
     def updated(self, optimizer: object) -> None:
         """Count an update. The step ends with the next event that is no update by another optimizer."""
-        if self._window.updated(optimizer):
-            self._listen(self.rules.are_due(self.step) or self.rules.are_due(self._window.step))
+        training, before = self._training, self._training.count
+        training.updated(optimizer)
+        if self._last is not None:
+            for count in range(before, training.count):
+                report_steps(self._agent, count + 1, self._last)
+        self._listen(self.rules.are_due(training.step) or self.rules.are_due(training.step + 1))
 
     def _listen(self, is_armed: bool) -> None:
         is_armed = is_armed and not self.writer.has_ended
@@ -99,9 +113,10 @@ class SavedSteps:
 
     def begin_due_step(self, optimizer: object = None) -> None:
         """Begin the next step if it is due: at a forward pass, a loss, or another update by the same optimizer."""
-        if self.step < self._window.step and (optimizer is None or self._window.is_new(optimizer)):
+        step = self._training.next_step(optimizer)
+        if self.step < step:
             self._end_step()
-            self.step = self._window.step
+            self.step = step
             self.rules.begin(self.step)
             self._listen(self.rules.are_due(self.step))
 
@@ -116,8 +131,8 @@ class SavedSteps:
         for flush in self.flush_callbacks:
             flush()
         self._end_step()
-        self.writer.finish()
-        if self._window.step:
+        self.writer.finish(self._training.summary())
+        if self._training.count:
             for reason, names in self._unsaved.items():
                 more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
                 self._agent.warn(f"--tensors: not saved, as {reason}: {', '.join([*names][:MAX_NAMED])}{more}")

@@ -9,7 +9,16 @@ import weakref
 
 from ..core import live_objects
 from ..core.user_frames import users_frame
-from ..events import ClippingDue, InputsGiven, LossComputed, ModelCalled, OutputComputed, UpdateDone, UpdateDue
+from ..events import (
+    ClippingDue,
+    InputsGiven,
+    LossComputed,
+    ModelCalled,
+    OptimizerMade,
+    OutputComputed,
+    UpdateDone,
+    UpdateDue,
+)
 from ..pytorch import private_api, tensors
 from ..pytorch.state import named_tensors, parts_of, unwrapped
 from .tensor_rules import EVAL, TRAIN, Choice
@@ -108,7 +117,12 @@ class PytorchTensors:
         self._copies: Any = None
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
-        always: dict[type[TrainingEvent], Handler] = {UpdateDone: self._update_done, ClippingDue: self._clipping_due}
+        always: dict[type[TrainingEvent], Handler] = {
+            OptimizerMade: lambda event: self._steps.expect(event.optimizer),
+            LossComputed: self._loss_computed,
+            UpdateDone: self._update_done,
+            ClippingDue: self._clipping_due,
+        }
         if not self._steps.is_armed:
             return always
         outputs: dict[type[TrainingEvent], Handler] = {
@@ -116,7 +130,7 @@ class PytorchTensors:
             InputsGiven: self._inputs_given,
             OutputComputed: self._output_computed,
         }
-        armed: dict[type[TrainingEvent], Handler] = {LossComputed: self._loss_computed, UpdateDue: self._update_due}
+        armed: dict[type[TrainingEvent], Handler] = {UpdateDue: self._update_due}
         if self._steps.rules.wants("inputs", "outputs", "losses", "metrics", *OF_LOSS, ever=True):
             armed.update(outputs)
         return {**always, **armed}
@@ -152,6 +166,9 @@ class PytorchTensors:
                 self._save(f"{name}_{kind}_{number}", all_collections, tensor, self._mode, module=module)
 
     def _loss_computed(self, event: LossComputed) -> None:
+        self._steps.begin_backward()
+        if not self._steps.is_armed:
+            return
         self._steps.begin_due_step()
         with self._torch.no_grad(), self._without_overrides():
             self._save("loss", ("losses",), event.loss, TRAIN)
