@@ -101,12 +101,17 @@ class ImageSums:
 
     count: int = 0
     means: Any = 0.0
+    squares: Any = 0.0
+    smallest: float = math.inf
     largest: float = -math.inf
 
 
 @dataclass
 class CheckInputImages:
-    """Images that a model is given are not normalized to a mean of zero."""
+    """Images that a model is given are not normalized to a mean of zero.
+
+    Those normalized by the statistics of other images have negative values, and a mean below their standard deviation.
+    """
 
     trial: TensorTrial
     threshold_mean: float = 0.2
@@ -123,11 +128,16 @@ class CheckInputImages:
 
     def _judge(self, name: str, images: Any, count: int) -> Iterator[Alarm]:
         sums = self._sums.setdefault(name, ImageSums())
-        sums.means = sums.means + count * images.reshape(-1, images.shape[-1]).mean(axis=0, dtype="float64")
+        pixels = images.reshape(-1, images.shape[-1]).astype("float64")
+        sums.means = sums.means + count * pixels.mean(axis=0)
+        sums.squares = sums.squares + count * (pixels * pixels).mean(axis=0)
         sums.count += count
+        sums.smallest = min(sums.smallest, float(images.min()))
         sums.largest = max(sums.largest, float(images.max()))
-        mean = float(shards.numpy().abs(sums.means / sums.count).max())
+        means = sums.means / sums.count
+        mean = float(shards.numpy().abs(means).max())
         is_scaled = self.accept_unit_range and sums.largest <= 1
+        is_scaled |= sums.smallest < 0 and bool((2 * means * means < sums.squares / sums.count).all())
         if sums.count >= self.threshold_samples and mean > self.threshold_mean and not is_scaled:
             yield Alarm(
                 name, f"mean of a channel {mean:.3g}, largest value {sums.largest:.3g}: images are not normalized"

@@ -70,8 +70,12 @@ def is_matrix(tensor: TrialTensor, step: int) -> bool:
 
     Biases and scales begin at zero or one and may have no gradient, also the two-dimensional ones of Keras' attention.
     """
-    is_bias = tensor.name.replace(".", "/").rpartition("/")[2] == "bias"
-    return len(tensor.shape(step, TRAIN)) > 1 and not is_bias and layer_of(tensor) != "Embedding"
+    return len(tensor.shape(step, TRAIN)) > 1 and not is_bias(tensor) and layer_of(tensor) != "Embedding"
+
+
+def is_bias(tensor: TrialTensor) -> bool:
+    """Return whether a tensor is a bias, or the gradient of one."""
+    return tensor.name.replace(".", "/").rpartition("/")[2] == "bias"
 
 
 def layer_of(tensor: TrialTensor) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from reprokit.rules.observations import Alarm, is_matrix, loss, number, tensors, values
+from reprokit.rules.observations import Alarm, is_bias, is_matrix, loss, number, tensors, values
 from reprokit.saved_tensors import shards
 from reprokit.saved_tensors.trial import FROZEN, TRAIN, TensorTrial
 
@@ -57,7 +57,7 @@ class VanishingGradient:
 
 @dataclass
 class AllZero:
-    """A gradient, or what a module returns, is zero throughout."""
+    """A gradient, or what a module returns, is zero throughout; that of a bias may be, as its parts cancel out."""
 
     trial: TensorTrial
     threshold: float = 100.0  # percent
@@ -67,7 +67,7 @@ class AllZero:
     def invoke_at_step(self, step: int) -> Iterator[Alarm]:
         for collection in ("gradients", "outputs"):
             for tensor in tensors(self.trial, step, collection):
-                share = self._share(tensor, step)
+                share = None if is_bias(tensor) else self._share(tensor, step)
                 if share is None:
                     continue
                 self._zero[tensor.name] = self._zero[tensor.name] + 1 if share >= self.threshold else 0

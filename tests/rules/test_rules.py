@@ -52,6 +52,36 @@ def test_the_bias_of_keys_in_an_attention_of_keras_needs_no_gradient(reprokit: R
     assert (done.returncode, "no alarms of 1 rule" in done.stdout) == (0, True), done.stdout
 
 
+def test_a_weight_without_any_gradient_is_an_alarm_and_a_bias_is_none(reprokit: Reprokit, tmp_path: Path) -> None:
+    writer = TensorWriter(run_directory(tmp_path / "zeros"))
+    values = {f"gradient/critic.{name}": numpy.zeros((4, 4), "float32") for name in ("weight", "bias")}
+    for name in values:
+        writer.name(name, "gradients")
+    for step in range(3):
+        writer.save(step, values)
+        writer.pass_step(step)
+    writer.end()
+    alarms = json.loads(reprokit.run("rules", "zeros", "--rule", "AllZero", "--json").stdout)["findings"]
+    assert [alarm["subject"] for alarm in alarms] == ["gradient/critic.weight"]
+
+
+@pytest.mark.parametrize(
+    ("mean", "deviation", "has_alarm"), [(0.5, 1.0, False), (-0.8, 1.2, False), (3.0, 1.0, True), (127.0, 40.0, True)]
+)
+def test_images_normalized_by_the_statistics_of_others_are_no_alarm(
+    reprokit: Reprokit, tmp_path: Path, mean: float, deviation: float, has_alarm: bool
+) -> None:
+    writer = TensorWriter(run_directory(tmp_path / "images"))
+    writer.name("Net_input_0", "inputs")
+    generator = numpy.random.default_rng(0)
+    images = generator.normal(mean, deviation, (500, 3, 4, 4))
+    writer.save(0, {"Net_input_0": images.astype("float32")})
+    writer.pass_step(0)
+    writer.end()
+    done = reprokit.run("rules", "images", "--rule", "CheckInputImages")
+    assert (done.returncode, "images are not normalized" in done.stdout) == (int(has_alarm), has_alarm), done.stdout
+
+
 def test_a_rule_of_ones_own_takes_parameters(reprokit: Reprokit, run: Path) -> None:
     done = reprokit.run("rules", "run", "--json", "--rule", f"{OWN}:LargeGradient=threshold=5")
     [finding] = json.loads(done.stdout)["findings"]
