@@ -137,6 +137,7 @@ class BackwardBegan(TrainingEvent):
 
     tensors: Any
     number: tuple[str, float] | None = None  # dtype and value of the loss, if known already
+    tape: Any = None  # of TensorFlow
 
 
 @dataclass(eq=False)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import Reprokit
+from tests.support import Reprokit, rest_slow
 
 TRAININGS = Path(__file__).parent.parent / "trainings"
 SICK = {  # and the rules of which one at least must say so
@@ -88,3 +88,18 @@ def test_boosters_overfit_where_the_validation_loss_rises_not_where_it_is_far_ab
     found = json.loads(reprokit.run("rules", "--json", "run", "--rule", "Overfit").stdout)["findings"]
     assert [one["rule"] for one in found] == ["Overfit"] * (kind == "sick")
     assert all(re.fullmatch(r"in \d+ rounds it rose from .+, while train-.+ fell from .+", one["why"]) for one in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", rest_slow(["eager"], extended=["function", "fit"]))
+@pytest.mark.parametrize("sickness", ["omitted", "frozen"])
+def test_variables_that_tensorflow_s_optimizer_is_not_given_are_found_unless_they_are_frozen(
+    reprokit: Reprokit, kind: str, sickness: str
+) -> None:
+    script = str(TRAININGS / "tensorflow_omitted.py")
+    done = reprokit.run("record", "-q", "-o", "run", "--tensors", "all", "--", sys.executable, script, kind, sickness)
+    assert done.returncode == 0, done.stderr
+    alarms = json.loads(reprokit.run("rules", "--json", "run").stdout)["findings"]
+    expected = {"UnchangedTensor"} if sickness == "omitted" else set()
+    assert {alarm["rule"] for alarm in alarms} == expected, alarms
+    assert all("/dense" in alarm["subject"] and alarm["subject"].endswith("kernel") for alarm in alarms)

@@ -21,7 +21,7 @@ from ..tensorflow.steps import current_replica
 from ..tensorflow.tensors import is_eager, name_of, value, view
 from ..tensorflow.trail import NOT_RESULTS, capture_gradient, extra_variable
 from .tensor_rules import EVAL, PREDICT, TRAIN
-from .tensorflow_loops import live_optimizers
+from .tensorflow_loops import ForgottenVariables, live_optimizers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ class TensorflowTensors:
         """Start without optimizers and variables, also in a forked child."""
         self._optimizers: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._optimizer_count, self._has_batch = 0, False
+        self._forgotten, self._forgotten_step = ForgottenVariables(), -1  # the last step in which they were saved
         self._computed, self._evaluated = GraphValues(), GraphValues()  # under a gradient tape, and in evaluations
         self._outside: dict[str, Sequence[str]] = {}  # collections by name of what is computed outside of tapes
         self._mode = ""  # of the last evaluation or prediction since a step
@@ -130,6 +131,7 @@ class TensorflowTensors:
         rules, pairs = self._steps.rules, event.pairs
         if not pairs:
             return
+        self._forgotten.updated([variable for _, variable in pairs])
         if all(is_eager(gradient) for gradient, _ in pairs):
             self._steps.begin_due_step(event.optimizer)
             if self._steps.is_armed:
@@ -232,6 +234,8 @@ class TensorflowTensors:
     def _backward_began(self, event: events.BackwardBegan) -> None:
         if private_api.executing_eagerly():
             self._steps.begin_backward()
+        if event.tape is not None:
+            self._forgotten.differentiated(event.tape)
         if self._steps.rules.wants("outputs", "losses", ever=True):
             self._save_computed(LOSS, ("losses",), event.tensors, {})
 
@@ -266,6 +270,10 @@ class TensorflowTensors:
 
     def _save_state(self, variables: Sequence[Any], optimizer: Any) -> None:
         rules, owner = self._steps.rules, self._optimizer_name(optimizer)
+        if rules.wants("weights", "biases") and self._forgotten_step != self._steps.step:
+            self._forgotten_step = self._steps.step
+            others = self._forgotten.find(self._optimizers)
+            variables = [*variables, *(added for added in others if not any(added is known for known in variables))]
         for variable in variables if rules.wants("weights", "biases") else ():
             name = name_of(variable)
             is_bias = name.partition(":")[0].rpartition("/")[2].endswith("bias")

@@ -191,7 +191,7 @@ class TensorFlowDecisions:
     def _make_gradient(self, original: Function) -> Function:
         def gradient(tape: Any, target: Any, sources: Any, *arguments: Any, **keywords: Any) -> Any:
             if private_api.has_variables(sources):
-                tell(self._events.backward_began, BackwardBegan(target))
+                tell(self._events.backward_began, BackwardBegan(target, tape=tape))
             return original(tape, target, sources, *arguments, **keywords)
 
         return gradient
