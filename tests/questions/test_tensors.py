@@ -254,6 +254,8 @@ def test_a_replay_that_ends_with_other_weights_proves_no_more_than_its_trail_hol
     answer = json.loads(done.stdout)
     assert (answer["steps"], answer["refused"]) == ([0], 5)
     assert answer["parted"] == [{"step": 1, "quantity": "digest of the weights at the end", "process": "0"}]
+    refused = reprokit.run("ask", "run", "gradients")
+    assert "reading gradients in TensorFlow's functions may change last bits; ask for others without" in refused.stdout
 
 
 @pytest.mark.slow
