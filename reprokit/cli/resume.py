@@ -16,7 +16,7 @@ SIGNALS = ("INT", "TERM", "KILL")
 
 
 @options.launching(epilog="Example: reprokit resume --at 500 -- python train.py")
-@options.number("--at", "Interrupt the training after N optimizer steps [default: half of them].")
+@options.number("--at", "Interrupt the training after N optimizer steps [default: 3/8 of them].")
 @click.option(
     "--after-file",
     "pattern",

@@ -38,6 +38,7 @@ from reprokit.questions.state_answers import DATA, PARTS, RANDOM
 from reprokit.rundir import ANSWERS, RunDirectory
 from reprokit.version import VERSION
 
+MOMENT = 3 / 8  # share of the steps before the interruption: the first of three epochs is over by then
 WINDOW = 16  # steps compared after the first difference, and in runs with restored parts
 RESUMED = "resumed"
 BRIEF, LOOK = 32, 0.2  # steps after which a resumed run that differs is ended; seconds between polls
@@ -69,6 +70,11 @@ class ResumeStudy:
         self._runs: dict[str, str] = {}
         self._trials = 0
 
+    @property
+    def _trial(self) -> str:
+        """The name of the last run with restored parts."""
+        return f"trial-{self._trials}"
+
     def find(self) -> ResumeFinding:
         """Execute all runs, and write the finding; raises CannotResume if there is nothing to compare."""
         try:
@@ -92,13 +98,20 @@ class ResumeStudy:
         window = WINDOW + (ResumedRun(plain).first_difference(recording, offset) or 0)
         whole = WholeRun(recording, recording, offset)
         outcome = compare_runs(whole, plain, is_whole=not is_brief)
-        if not (outcome.is_same and outcome.is_state_compared):
+        if not (outcome.has_equal_steps and outcome.is_state_compared):
             say(f"replaying the whole training up to step {min(offset + window, steps):,}, to see its state")
             whole = WholeRun(recording, self._ask(recording, offset, window), offset)
             outcome = compare_runs(whole, plain, is_whole=not is_brief)
-        missing, is_proved = ([], False) if outcome.is_same else self._search(whole, plain, outcome.candidates, window)
-        if not (outcome.is_same or is_proved):
+        searches = bool(whole.states) and not outcome.has_equal_steps
+        missing, is_proved = self._search(whole, plain, outcome.candidates, window) if searches else ([], False)
+        causes, parts = list(outcome.causes), outcome.described_parts
+        if not (outcome.has_equal_steps or is_proved):
             _require_same(whole)
+        if searches and not is_proved:
+            trial = compare_runs(whole, RunDirectory(self._work.place / self._trial), window=window)
+            causes = [f"in {self._trial}, into which parts that differ were put, {cause}" for cause in trial.causes]
+            named = {part.part for part in parts}
+            parts += [part for part in trial.described_parts if part.part not in named]
         return ResumeFinding(
             reprokit=VERSION,
             command=list(self._work.command),
@@ -112,13 +125,13 @@ class ResumeStudy:
             is_found=is_found,
             compared=outcome.steps,
             first=outcome.first,
-            parts=outcome.described_parts,
+            parts=parts,
             missing=missing,
             other_files=[] if is_brief else other_files(recording, plain),
             proved=is_proved,
             window=min(window, steps - offset),
             trials=self._trials,
-            notes=[*outcome.notes, *whole.notes, *([] if whole.states else [UNSEEN])],
+            notes=[*([] if is_proved else causes), *outcome.notes, *whole.notes, *([] if whole.states else [UNSEEN])],
             runs=self._runs,
         )
 
@@ -142,9 +155,12 @@ class ResumeStudy:
         return RunDirectory(self._work.place / "whole")
 
     def _interruption_step(self, steps: int) -> int:
-        at = steps // 2 if self._work.at is None else self._work.at
+        at = max(1, int(steps * MOMENT)) if self._work.at is None else self._work.at
         if not steps:
-            raise CannotResume("no optimizer took a step in the whole training; give the command that trains")
+            raise CannotResume(
+                "no optimizer took a step in the whole training; give a command that trains by PyTorch, TensorFlow,"
+                " XGBoost or LightGBM, whose steps are compared"
+            )
         if not 0 < at < steps:
             raise CannotResume(f"the whole training takes {steps} steps, so it cannot be interrupted at step {at}")
         return at
@@ -236,6 +252,7 @@ class ResumeStudy:
     ) -> tuple[list[str], bool]:
         """Return the smallest set of parts that makes the resumed run identical, and whether there is one."""
         fetched = ResumedRun(plain).fetched
+        due = min(window, _steps(whole.recording) - whole.offset)
 
         def is_same_with(parts: Sequence[str]) -> tuple[bool, list[str]]:
             self._trials += 1
@@ -243,8 +260,8 @@ class ResumeStudy:
             put = str(whole.asked.path / ANSWERS)
             state = StateQuestion(put=put, parts=tuple(parts), fetched=fetched)
             question = Question(steps=StepRange(last=window - 1), state=state)
-            outcome = compare_runs(whole, self._resume(whole.recording, f"trial-{self._trials}", question))
-            return outcome.is_same, outcome.candidates
+            outcome = compare_runs(whole, self._resume(whole.recording, self._trial, question), window=window)
+            return outcome.is_same and outcome.steps >= due, outcome.candidates
 
         # Different batches may be the effect of a generator: try without the batches first.
         chosen = [part for part in candidates if part != DATA or set(RANDOM).isdisjoint(candidates)]

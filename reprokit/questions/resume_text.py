@@ -62,9 +62,10 @@ def verdict(finding: ResumeFinding) -> str:
     if finding.is_exact:
         return "exact: the resumed training is the whole one, bit for bit"
     if not finding.proved:
+        tried = "no part of the state that was seen makes it the whole one, so that " if finding.trials else ""
         return (
-            "not exact: the resumed training is another one; no part of the state that was seen makes it the whole"
-            " one, so that it lacks something that was not seen, as what the script keeps itself"
+            f"not exact: the resumed training is another one; {tried}it lacks something that was not seen, as what the"
+            " script keeps itself"
         )
     missing = ", ".join(map(words_of, finding.missing))
     return (

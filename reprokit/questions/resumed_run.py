@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from reprokit import trails
 from reprokit.model.resumption import FirstDifference, PartSaid
+from reprokit.printable import listed
 from reprokit.questions import state_answers
-from reprokit.questions.state_answers import DATA, GENERATORS, LOADER, PARTS, PartDifference
+from reprokit.questions.state_answers import DATA, GENERATORS, LOADER, PARTS, SETTINGS, PartDifference
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare import resumption
-from reprokit.verify.compare.divergences import LENGTH, NAMES, TENSORS, SeriesDivergence, TrailSide
+from reprokit.verify.compare.divergences import LENGTH, NAMES, TENSORS, SeriesDivergence, TrailSide, cause_words
 from reprokit.verify.compare.trails import Key, sides
 
 MAX_NAMES = 100
+NAMED = 3  # in a sentence
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,20 @@ class StepDivergence:
     key: Key
     step: int  # of the resumed run
     quantity: str
+    series: SeriesDivergence
+
+    def cause(self, offset: int) -> str:
+        """Describe what is equal before this difference, and what it follows from."""
+        if self.quantity == LENGTH:
+            ends = offset + self.series.left.count, offset + self.series.right.count
+            return (
+                f"all steps compared are equal, but the whole training takes {ends[0]:,} steps and the resumed one ends"
+                f" at step {ends[1]:,}: what decides when it ends is another, as a count of epochs or of patience"
+            )
+        first = f"step {self.step + offset:,} differs by its {NAMES.get(self.quantity, self.quantity)} first"
+        return (
+            first if self.quantity in GENERATORS else f"{first}: {cause_words(self.series, self.quantity, self.step)}"
+        )
 
 
 class WholeRun:
@@ -50,10 +67,11 @@ class ResumedRun:
     def offset(self, recording: RunDirectory, interrupted: int) -> tuple[int, bool]:
         """Return the step of the whole run at which this one resumes, and whether its first parameters show that.
 
-        Otherwise its first batches show it, or the step of the interruption is assumed.
+        These are what its first step found, or else left. Otherwise its first batches show it, or the step of the
+        interruption is assumed.
         """
         left = _sides(recording)
-        step = self._resumed_step(left, resumption.offset)
+        step = self._resumed_step(left, resumption.offset) or self._resumed_step(left, resumption.offset_by_results)
         return step or self._resumed_step(left, resumption.offset_by_batches) or interrupted, bool(step)
 
     def _resumed_step(
@@ -72,7 +90,7 @@ class ResumedRun:
             steps = max(steps, min(series.left.count, series.right.count))
             left_out = {LENGTH: not is_whole, TENSORS: _has_same_tensors(series)}
             names = [name for name in series.differing if not series.is_idle(name) and not left_out.get(name)]
-            divergences += [StepDivergence(key, series.step(name), name) for name in names]
+            divergences += [StepDivergence(key, series.step(name), name, series) for name in names]
         return sorted(divergences, key=lambda parting: parting.step), steps
 
     def first_difference(self, recording: RunDirectory, offset: int) -> int | None:
@@ -95,7 +113,21 @@ class ResumeOutcome:
     @property
     def is_same(self) -> bool:
         """Whether all steps are equal, and all state except generators that nobody draws from."""
-        return bool(self.steps) and not self.divergences and not self.effective
+        return self.has_equal_steps and not self.divergences
+
+    @property
+    def has_equal_steps(self) -> bool:
+        """Whether all that was compared is equal, though one training may have taken more steps."""
+        is_equal = all(divergence.quantity == LENGTH for divergence in self.divergences)
+        return bool(self.steps) and is_equal and not self.effective
+
+    @property
+    def causes(self) -> Iterator[str]:
+        """Yield what the first difference follows from, as far as the steps show it."""
+        for divergence in self.divergences[:1]:
+            settings = [part for part in self.parts if part.part == SETTINGS and part.step == divergence.step + 1]
+            left = [f"; that step leaves other settings: {listed(part.names, NAMED)}" for part in settings]
+            yield "".join([divergence.cause(self.whole.offset), *left])
 
     @property
     def candidates(self) -> list[str]:
@@ -159,11 +191,18 @@ class ResumeOutcome:
         ]
 
 
-def compare_runs(whole: WholeRun, run: RunDirectory, *, is_whole: bool = False) -> ResumeOutcome:
-    """Compare a resumed run with the whole one; `is_whole` if it ran to its end."""
+def compare_runs(
+    whole: WholeRun, run: RunDirectory, *, is_whole: bool = False, window: int = sys.maxsize
+) -> ResumeOutcome:
+    """Compare a resumed run with the whole one; `is_whole` if it ran to its end.
+
+    A trial goes on behind its window until it is interrupted, without the parts that are put in for each step.
+    """
     resumed = ResumedRun(run)
     divergences, steps = resumed.divergences(whole.sides, whole.offset, is_whole=is_whole)
+    divergences = [divergence for divergence in divergences if divergence.step < window]
     parts = state_answers.differences(whole.states, resumed.states, whole.offset)
+    parts = [part for part in parts if part.step < window]
     is_compared = state_answers.is_comparable(whole.states, resumed.states, whole.offset)
     return ResumeOutcome(whole, divergences, parts, steps, [*resumed.notes, *_accumulated(whole, resumed)], is_compared)
 

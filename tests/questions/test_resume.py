@@ -12,6 +12,7 @@ import pytest
 
 from reprokit.model.resumption import ResumeFinding
 from reprokit.questions.resume import other_files
+from reprokit.questions.resumed_run import WholeRun, compare_runs
 from reprokit.rundir import RunDirectory
 from tests.support import Done, Reprokit, schema_of, shipped_schema
 
@@ -116,6 +117,49 @@ def test_a_long_training_is_not_resumed_to_its_end_where_it_differs_at_once(tmp_
     assert (finding["missing"], finding["proved"], finding["trials"]) == (GENERATORS[:1], True, 1)
     assert 32 <= finding["compared"] < 3200
     assert list(finding["runs"]) == ["whole", "interrupted", "resumed", "whole-asked", "trial-1"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("counted", "lines"),
+    [
+        ("weight", ["step 16 differs by its loss first", "the cause is in the forward computation"]),
+        ("rate", ["step 16 differs by its parameters first", "leaves other settings: optimizer#0.group0.lr"]),
+    ],
+)
+def test_what_the_script_counts_itself_is_not_blamed_on_a_part_but_where_it_shows_is_said(
+    tmp_path: Path, counted: str, lines: list[str]
+) -> None:
+    finding = found(resume(tmp_path, "pytorch_resumed_counts.py", counted, options=("--at", "20")), 1)
+    assert (finding["resumed_at"], finding["missing"], finding["proved"]) == (16, [], False)
+    notes = "; ".join(finding["notes"])
+    for line in lines:
+        assert line in notes
+
+
+@pytest.mark.slow
+def test_a_training_that_ends_elsewhere_lacks_no_part_of_the_state(tmp_path: Path) -> None:
+    """All steps that both took are equal, so that any part put in would seem to prove something."""
+    finding = found(resume(tmp_path, "pytorch_resumed_counts.py", "patience", options=("--at", "20")), 1)
+    assert (finding["resumed_at"], finding["compared"], finding["trials"]) == (16, 24, 0)
+    assert (finding["missing"], finding["proved"]) == ([], False)
+    assert "the whole training takes 40 steps and the resumed one ends at step 56" in finding["notes"][0]
+
+
+@pytest.mark.slow
+def test_weights_that_change_behind_an_update_show_where_it_is_resumed(tmp_path: Path) -> None:
+    finding = found(resume(tmp_path, "pytorch_resumed_counts.py", "clamped", options=("--at", "20")), 0)
+    assert (finding["resumed_at"], finding["is_found"], finding["compared"]) == (16, True, 48)
+
+
+@pytest.mark.slow
+def test_a_trial_counts_in_its_window_only(tmp_path: Path) -> None:
+    """The trial takes further steps until it is interrupted, for which no batches are put in."""
+    finding = found(resume(tmp_path, "pytorch_resumed_counts.py", "order", options=("--at", "20")), 1)
+    assert (finding["resumed_at"], finding["missing"], finding["proved"]) == (16, ["data"], True)
+    whole, trial = (RunDirectory(tmp_path / "runs" / name) for name in ("whole", f"trial-{finding['trials']}"))
+    compared = compare_runs(WholeRun(whole, whole, 16), trial, window=finding["window"])
+    assert compared.is_same
 
 
 @pytest.mark.gpu

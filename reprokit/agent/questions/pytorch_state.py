@@ -73,15 +73,16 @@ class PytorchState:
 
     def _loader_began(self, event: events.LoaderBegan) -> None:
         """Restore and read the generators before a loader draws its order."""
-        generator = getattr(event.loader, "generator", None)
-        if generator is None:
-            generator = getattr(getattr(event.loader, "sampler", None), "generator", None)
-        self._loader_generator = generator
+        owners = event.loader, getattr(event.loader, "sampler", None)
+        generators = [getattr(owner, "generator", None) for owner in owners]
+        usable = [generator for generator in generators if isinstance(generator, self._torch.Generator)]
+        self._loader_generator = usable[0] if usable else None  # a script's own sampler may have another kind
         is_next = self._answers.is_first and not self._model_calls
         file = self._answers.snapshot_to_restore("state") if is_next else None
         if file is not None:
             self._restore_generators(file, "random_at_loader")
-        self._at_loader = self._states()
+        if self._answers.saves_state:
+            self._at_loader = self._states()
 
     def _batch_fetched(self, event: events.BatchFetched) -> None:
         """Restore and read the generators before the script uses a batch, as to add noise."""
@@ -92,7 +93,8 @@ class PytorchState:
         file = answers.snapshot_to_restore("state") if self._batches.is_at_first else None
         if file is not None:
             self._restore_generators(file, "random_at_batch")
-        self._at_batch = self._states()
+        if answers.saves_state:
+            self._at_batch = self._states()
 
     def _states(self) -> Any:
         """Return a function that gives the current states of generators, and the state of the loader's own."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PARAMETERS, BUFFERS, DATA = "parameters", "buffers", "data"
 OPTIMIZER, SETTINGS, SCALER = "optimizer", "settings", "scaler"
 ALL = "*"  # the name of one digest for all tensors and values of a part
-LOGGED = 16  # number of steps whose state is logged
+LOGGED = 16  # number of steps whose state is logged, at either end of the question's steps
 FILE = "state.jsonl"
 
 
@@ -73,7 +73,7 @@ class StateAnswers:
     def __init__(self, agent: Agent, question: Mapping[str, Any]) -> None:
         asked = question["state"]
         self.window = StepWindow(question["steps"])
-        self.first = int(question["steps"]["first"])
+        self.first, self._last = int(question["steps"]["first"]), question["steps"].get("last")
         self.every: int = asked["every"]
         self.saves_state: bool = asked["keeps"]
         self.parts = frozenset(asked["parts"])
@@ -89,9 +89,11 @@ class StateAnswers:
     @property
     def is_logged(self) -> bool:
         """Whether digests of the current step's state are logged."""
+        step = self.window.step
         if self.every:
-            return self.window.is_open and self.window.step % self.every == 0
-        return self.window.is_open and self.window.step < self.first + LOGGED
+            return self.window.is_open and step % self.every == 0
+        is_at_end = self._last is not None and step > self._last - LOGGED
+        return self.window.is_open and (step < self.first + LOGGED or is_at_end)
 
     def log(self, **fields: object) -> None:
         """Append a line about the current step to the answers."""

@@ -307,7 +307,7 @@ def sentence(diff: SeriesDivergence, name: str) -> str:
     subject, verb = noun(diff, name).partition(" of ")[0], "are" if name in _PLURAL else "is"
     parts = [f"{beginning} the {subject} {verb} the first to differ{_tensor_names(quantity)}"]
     is_known = name == TENSORS or None not in (quantity.left, quantity.right) or bool(quantity.tensors)
-    parts += [_cause_words(diff, name, step)] if is_known else _one_side_knows(quantity)
+    parts += [cause_words(diff, name, step)] if is_known else _one_side_knows(quantity)
     parts += _what_follows(diff, name, step) + (_how_to_name(diff, name) if is_known else [])
     return "; ".join(parts)
 
@@ -318,7 +318,8 @@ def _length_words(diff: SeriesDivergence) -> str:
     return f"identical for {counted(min(counts))}, then the {side} run ends; the other has {counted(max(counts))}"
 
 
-def _cause_words(diff: SeriesDivergence, name: str, step: int) -> str:
+def cause_words(diff: SeriesDivergence, name: str, step: int) -> str:
+    """Describe what is equal in the step in which this quantity differs first, and where the cause is then."""
     if name == TENSORS:
         return "the optimizer, or the names, types or shapes of what it updates are others"
     if name == BEFORE:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from reprokit.verify.compare.divergences import INPUTS, SeriesDivergence, TrailSide, compared
 
-TRIED = 16  # resumed steps whose batch is searched for; batches skipped before may confuse the first ones
+TRIED = 16  # resumed steps that are searched for; batches skipped before may confuse the first ones
 
 
 def offset(whole: TrailSide, resumed: TrailSide) -> int | None:
@@ -20,14 +20,24 @@ def offset(whole: TrailSide, resumed: TrailSide) -> int | None:
     return _steps_before(whole, first.before, first.batch)
 
 
+def offset_by_results(whole: TrailSide, resumed: TrailSide) -> int | None:
+    """Return the same offset by the first results, as trees, that only one step of the whole run had; or None."""
+    return _offset_by("parameters", whole, resumed)
+
+
 def offset_by_batches(whole: TrailSide, resumed: TrailSide) -> int | None:
     """Return the same offset by the first batch that only one step of the whole run had; None if unknown."""
+    return _offset_by("batch", whole, resumed)
+
+
+def _offset_by(name: str, whole: TrailSide, resumed: TrailSide) -> int | None:
     steps: dict[int, list[int]] = {}
     for step in whole.series.steps():
-        if step.batch is not None:
-            steps.setdefault(step.batch, []).append(step.number)
+        digest = getattr(step, name)
+        if digest is not None:
+            steps.setdefault(digest, []).append(step.number)
     for step in resumed.series.steps(0, TRIED):
-        numbers = steps.get(step.batch, []) if step.batch is not None else []
+        numbers = steps.get(getattr(step, name), [])
         if len(numbers) == 1 and numbers[0] >= step.number:
             return numbers[0] - step.number
     return None
@@ -38,7 +48,7 @@ def _steps_before(whole: TrailSide, parameters: int, batch: int | None) -> int |
     candidate: int | None = None
     parameters_before: int | None = None
     for step in whole.series.steps():
-        if parameters_before == parameters:
+        if (parameters_before if step.before is None else step.before) == parameters:
             if batch is not None and step.batch == batch:
                 return step.number
             candidate = step.number if candidate is None else candidate
