@@ -59,6 +59,7 @@ class ChildOrders:
         self._names: dict[int, str] = {}
         self._named: dict[str, int] = {}  # the numbers
         self._started: dict[str, int] = {}  # by thread: children
+        self._living = 0  # children whose end was not waited for so far
 
     def watch(self, started: list[Function]) -> None:
         """Watch starts of children, and the functions that wait for them; call sites call all of ``started``."""
@@ -73,12 +74,16 @@ class ChildOrders:
 
     def _number(self) -> int:
         """Number and name the child that this thread is about to start."""
+        self._living += 1
         if self._orders is None:
-            import mmap
-            import threading  # noqa: F401  its import begins the orders of threads
+            try:
+                import mmap
+                import threading  # noqa: F401  its import begins the orders of threads
 
-            self._orders = self._agent.orders
-            self._pids = memoryview(mmap.mmap(-1, SIZE * MAX_CHILDREN)).cast("i")
+                self._orders = self._agent.orders
+                self._pids = memoryview(mmap.mmap(-1, SIZE * MAX_CHILDREN)).cast("i")
+            except ImportError:  # of a process that became a user who may not read Python's files
+                return MAX_CHILDREN
         thread, number = self._orders.actors.current.name, next(self._numbers)
         self._started[thread] = started = self._started.get(thread, 0) + 1
         if number < MAX_CHILDREN:
@@ -114,12 +119,26 @@ class ChildOrders:
 
     # Waits
 
+    def reaped(self, result: Any, options: int) -> None:
+        """Count a child whose end a call has found, unless it can be found again, or may only be stopped."""
+        is_end = result and result[0] and not options & (os.WNOWAIT | os.WUNTRACED | os.WCONTINUED)
+        if is_end and self.name_of(result[0]) is not UNKNOWN:
+            self._living -= 1
+
+    def waits_for_any(self, options: int) -> bool:
+        """Return whether it varies what a wait for any child finds: not if there is one, and it is waited for."""
+        return self._living > 1 or bool(options & os.WNOHANG)
+
     def choices(self, kind: str, caller: FrameType) -> Choices | None:
         """Return the outcomes of these calls at the caller's line; None if they cannot be recorded."""
+        if self._orders is None:
+            if self._living > 1:
+                self._agent.warn("the order in which children end is not kept: modules of Python cannot be imported")
+            return None
+        if not is_users(caller.f_code.co_filename):
+            return None
         from .tracks import place
 
-        if self._orders is None or not is_users(caller.f_code.co_filename):
-            return None
         if _handles_signal(caller):  # another signal may interrupt it at any point
             self._orders.warn(f"the order in which a handler of SIGCHLD finds children is not kept ({place(caller)})")
             return None
@@ -236,11 +255,13 @@ class WaitProxy(OsFunctionProxy):
         options = arguments[-1] if arguments else 0
         choices = recorder.attempt(self._choices, arguments, options, sys._getframe(1))
         if choices is None:
-            return call()
-        if not choices.is_replay:
-            return recorder.record(choices, call)
-        look = partial(_LOOKS[self.__name__], options=options)
-        result = recorder.replay(choices, call, look, options & os.WNOHANG)
+            result = call()
+        elif not choices.is_replay:
+            result = recorder.record(choices, call)
+        else:
+            look = partial(_LOOKS[self.__name__], options=options)
+            result = recorder.replay(choices, call, look, options & os.WNOHANG)
+        recorder.attempt(recorder.reaped, result, options)
         return _nothing(self.__name__) if result is None else result
 
     def _choices(self, arguments: Sequence[Any], options: int, caller: FrameType) -> Choices | None:
@@ -249,7 +270,10 @@ class WaitProxy(OsFunctionProxy):
             is_any = arguments[0] in (os.P_ALL, os.P_PGID)
         else:
             is_any = len(arguments) < 2 or arguments[0] <= 0
-        return self._recorder.choices("child", caller) if is_any or options & os.WNOHANG else None
+        if not (self._recorder.waits_for_any(options) if is_any else options & os.WNOHANG):
+            return None
+        choices: Choices | None = self._recorder.choices("child", caller)
+        return choices
 
 
 def _nothing(name: str) -> Any:
