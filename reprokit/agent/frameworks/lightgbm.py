@@ -52,7 +52,7 @@ class LightgbmRound:
     def model(self) -> bytes:
         number = self._booster.current_iteration()
         text: str = self._booster.model_to_string(num_iteration=1, start_iteration=number - 1)
-        return text.encode()
+        return text.partition("end of trees")[0].encode()  # then come settings, such as the number of rounds to go
 
     def trees(self) -> Columns:
         number = self._booster.current_iteration()
