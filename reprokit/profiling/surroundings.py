@@ -33,7 +33,10 @@ DRAWS_WHY = "functions that run beside each other draw random numbers, in the or
 KEEP_ORDER = Cure("tf-data", "make the pipeline deterministic", "it may wait for the slowest element")
 DRAWING = ("tf.data.Dataset.map", "tf.data.Dataset.interleave")
 SHARED_MEMORY = "python.shared-memory"
-STREAMS = ("create_connection", "create_server", "connect_read_pipe", "subprocess_exec", "subprocess_shell")
+LOOPS_METHODS = (  # of asyncio, which wait for sockets, pipes and programs
+    *("create_connection", "create_server", "connect_read_pipe", "subprocess_exec", "subprocess_shell"),
+    *("add_reader", "sock_accept", "sock_recv", "sock_recv_into"),
+)
 FACTS = {  # ids of known facts, by the name that agents report
     "Pool.imap_unordered": "python.imap-unordered",
     "Pool.apply_async(callback)": "python.queue-order",
@@ -44,7 +47,7 @@ FACTS = {  # ids of known facts, by the name that agents report
     "asyncio.wait": "python.wait",
     "joblib.Parallel(return_as='generator_unordered')": "python.queue-order",
     **{f"os.{name}": "python.child-order" for name in ("wait", "wait3", "wait4", "waitid", "waitpid")},
-    **{f"asyncio.{name}": "python.ready-order" for name in STREAMS},
+    **{f"asyncio.{name}": "python.ready-order" for name in LOOPS_METHODS},
     "select.select": "python.ready-order",
     "selectors.select": "python.ready-order",
     "threading.Thread": "python.thread-timing",

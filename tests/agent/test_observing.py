@@ -352,17 +352,18 @@ def test_where_results_are_taken_as_they_come(each_training: Training) -> None:
     assert run(training, COMPLETION).status == 0
     found = {line["name"]: (line["where"][0][1], line["ordered"]) for line in training.observed_of("completion")}
     assert found == {
-        "concurrent.futures.as_completed": (21, False),
-        "concurrent.futures.wait": (24, False),
-        "Pool.imap_unordered": (26, False),
-        "Pool.map": (27, True),
-        "Pool.apply_async(callback)": (28, False),
-        "asyncio.as_completed": (13, False),
-        "asyncio.sleep": (15, False),
-        "os.wait": (35, False),
-        "select.select": (36, False),
-        "selectors.select": (37, False),
-        "asyncio.subprocess_exec": (40, False),
+        "concurrent.futures.as_completed": (22, False),
+        "concurrent.futures.wait": (25, False),
+        "Pool.imap_unordered": (27, False),
+        "Pool.map": (28, True),
+        "Pool.apply_async(callback)": (29, False),
+        "asyncio.as_completed": (14, False),
+        "asyncio.sleep": (16, False),
+        "os.wait": (36, False),
+        "select.select": (37, False),
+        "selectors.select": (40, False),
+        "asyncio.subprocess_exec": (43, False),
+        "asyncio.sock_recv": (48, False),
     }
 
 

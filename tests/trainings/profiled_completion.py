@@ -4,6 +4,7 @@ import asyncio
 import os
 import select
 import selectors
+import socket
 import subprocess
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, as_completed, wait
 from multiprocessing import Pool
@@ -35,8 +36,15 @@ if __name__ == "__main__":
         os.wait()
         select.select([], [], [], 0)
         selector.select(0)
+        with selectors.SelectSelector() as other:
+            other.select(0)
 
     async def run_program():
         await (await asyncio.create_subprocess_exec("true")).wait()
+        left, right = socket.socketpair()
+        with left, right:
+            left.send(b"x")
+            right.setblocking(False)
+            await asyncio.get_running_loop().sock_recv(right, 1)
 
     asyncio.run(run_program())

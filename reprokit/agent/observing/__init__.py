@@ -38,6 +38,7 @@ THREADS = "functions.observe"
 # By module its observers, as file and function. Each is called once a process.
 OBSERVERS: dict[str, tuple[str, ...]] = {
     "asyncio.base_events": ("library_calls.observe_streams",),
+    "asyncio.selector_events": ("library_calls.observe_streams",),
     "asyncio.tasks": ("library_calls.observe_waiting",),
     "concurrent.futures._base": ("library_calls.observe_waiting",),
     "concurrent.futures.thread": ("library_calls.observe_thread_pool",),

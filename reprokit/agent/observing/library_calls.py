@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import weakref
+from functools import partial
 
 from ..core.patching import replace
 from ..core.user_frames import is_own, is_users
+from ..directory_proxies import OsFunctionProxy
 from ..orders.tracks import caller_outside
 from ..pytorch import private_api
 from .call_graph import MAX_WHERE
@@ -46,6 +48,19 @@ def watch(observer: Observer, owner: Any, name: str, note: Callable[[Arguments, 
         return watched
 
     replace(owner, name, make, _MARK)
+
+
+class ObservedBuiltin(OsFunctionProxy):
+    """Proxy of a built-in function that calls note(caller's frame) before each call, while the observer collects."""
+
+    def __init__(self, original: Any, observer: Observer, note: Callable[[FrameType], object]) -> None:
+        super().__init__(original, observer)
+        self.__module__, self._note = original.__module__, note
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        if self._recorder.collecting:
+            self._recorder.agent.attempt(self._note, sys._getframe(1))
+        return self._original(*arguments, **keywords)
 
 
 def argument(arguments: Arguments, keywords: Keywords, position: int, name: str) -> Any:
@@ -159,15 +174,22 @@ def observe_waits(module: Any, observer: Observer) -> None:
 
 def observe_selects(module: Any, observer: Observer) -> None:
     """Observe the script's waits for any of several descriptors."""
-    name = f"{module.__name__}.select"
 
     def note(*_: Any) -> None:
         if _script_calls():
-            _note_completion(observer, name)
+            _note_completion(observer, f"{module.__name__}.select")
 
-    kinds = ("EpollSelector", "SelectSelector")
-    for owner in [module] if name == "select.select" else [vars(module)[kind] for kind in kinds]:
-        watch(observer, owner, "select", note)
+    if module.__name__ == "select":
+        module.select = ObservedBuiltin(module.select, observer, note)
+    else:
+        for kind in ("EpollSelector", "PollSelector", "SelectSelector"):
+            watch(observer, vars(module)[kind], "select", note)
+
+
+_STREAMS = {
+    "BaseEventLoop": ("create_connection", "create_server", "connect_read_pipe", "subprocess_exec", "subprocess_shell"),
+    "BaseSelectorEventLoop": ("add_reader", "sock_accept", "sock_recv", "sock_recv_into"),
+}
 
 
 def observe_streams(module: Any, observer: Observer) -> None:
@@ -180,8 +202,9 @@ def observe_streams(module: Any, observer: Observer) -> None:
 
         return note
 
-    for method in ("create_connection", "create_server", "connect_read_pipe", "subprocess_exec", "subprocess_shell"):
-        watch(observer, module.BaseEventLoop, method, note_of(method))
+    owner = vars(module).get("BaseSelectorEventLoop") or module.BaseEventLoop
+    for method in _STREAMS[owner.__name__]:
+        watch(observer, owner, method, note_of(method))
 
 
 def observe_shared_memory(module: Any, observer: Observer) -> None:
@@ -238,18 +261,9 @@ def observe_clock(module: Any, observer: Observer) -> None:
         elif len(where) < MAX_WHERE:
             where.append([*place, 1])
 
-    def make(original: Callable[[], Any]) -> Callable[[], Any]:
-        name = f"time.{original.__name__}"
-
-        def read() -> Any:
-            if observer.collecting:
-                observer.agent.attempt(note, name, sys._getframe(1))
-            return original()
-
-        return read
-
-    for function in ("time", "time_ns"):
-        replace(module, function, make, _MARK)
+    for name in ("time.time", "time.time_ns"):
+        function = name.partition(".")[2]
+        setattr(module, function, ObservedBuiltin(getattr(module, function), observer, partial(note, name)))
     observer.callbacks.in_child.append(lines.clear)
 
 
