@@ -51,15 +51,15 @@ def watch(observer: Observer, owner: Any, name: str, note: Callable[[Arguments, 
 
 
 class ObservedBuiltin(OsFunctionProxy):
-    """Proxy of a built-in function that calls note(caller's frame) before each call, while the observer collects."""
+    """Proxy of a built-in function that calls note(caller's frame, arguments) first, while the observer collects."""
 
-    def __init__(self, original: Any, observer: Observer, note: Callable[[FrameType], object]) -> None:
+    def __init__(self, original: Any, observer: Observer, note: Callable[[FrameType, Arguments], object]) -> None:
         super().__init__(original, observer)
         self.__module__, self._note = original.__module__, note
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         if self._recorder.collecting:
-            self._recorder.agent.attempt(self._note, sys._getframe(1))
+            self._recorder.agent.attempt(self._note, sys._getframe(1), arguments)
         return self._original(*arguments, **keywords)
 
 
@@ -159,17 +159,16 @@ def _script_calls(library: str = "") -> bool:
 def observe_waits(module: Any, observer: Observer) -> None:
     """Observe the script's waits for any child."""
 
-    def note_of(name: str) -> Callable[..., None]:
-        def note(arguments: Arguments, keywords: Keywords) -> None:
-            first = argument(arguments, keywords, 0, "pid")
-            is_any = first in (os.P_ALL, os.P_PGID) if name == "waitid" else name in ("wait", "wait3") or first <= 0
-            if is_any and _script_calls():
-                _note_completion(observer, f"os.{name}")
-
-        return note
+    def note(name: str, _: FrameType, arguments: Arguments) -> None:
+        if name == "waitid":
+            is_any = arguments[0] in (os.P_ALL, os.P_PGID)
+        else:
+            is_any = name in ("wait", "wait3") or arguments[0] <= 0
+        if is_any and _script_calls():
+            _note_completion(observer, f"os.{name}")
 
     for name in ("wait", "wait3", "wait4", "waitpid", "waitid"):
-        watch(observer, module, name, note_of(name))
+        setattr(module, name, ObservedBuiltin(getattr(module, name), observer, partial(note, name)))
 
 
 def observe_selects(module: Any, observer: Observer) -> None:
@@ -246,7 +245,7 @@ def observe_clock(module: Any, observer: Observer) -> None:
         return
     lines: dict[str, dict[str, Any]] = {}
 
-    def note(name: str, frame: FrameType) -> None:
+    def note(name: str, frame: FrameType, _: Arguments) -> None:
         code = frame.f_code
         if not is_users(code.co_filename):
             return
