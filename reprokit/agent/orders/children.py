@@ -10,7 +10,7 @@ import os
 import posix  # its functions are not replaced, unlike those of os
 import sys
 import time
-from _thread import _local
+from _thread import _count, _local
 from functools import partial
 from itertools import count
 
@@ -126,8 +126,9 @@ class ChildOrders:
             self._living -= 1
 
     def waits_for_any(self, options: int) -> bool:
-        """Return whether it varies what a wait for any child finds: not if there is one, and it is waited for."""
-        return self._living > 1 or bool(options & os.WNOHANG)
+        """Return whether it varies what a wait for any child finds: not if only one exists, and it is waited for."""
+        has_threads = _count() > 0  # others, which may fork meanwhile
+        return self._living > 1 or has_threads or bool(options & os.WNOHANG)
 
     def choices(self, kind: str, caller: FrameType) -> Choices | None:
         """Return the outcomes of these calls at the caller's line; None if they cannot be recorded."""
