@@ -60,7 +60,7 @@ CASES = [
     pytest.param(
         script("pytorch_workers.py", "2", "fork"),
         id="pytorch-two-workers-fork",
-        marks=[pytest.mark.torch, pytest.mark.slow],
+        marks=[pytest.mark.torch, pytest.mark.extended],
     ),
     pytest.param(
         script("pytorch_workers.py", "2", "spawn"),

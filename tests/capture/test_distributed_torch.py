@@ -111,7 +111,7 @@ def test_the_command_names_the_rank_on_which_it_went_wrong(tmp_path: Path) -> No
     assert "reprokit snapshot explain RUN/snapshots/step-00000009-rank1 -- " in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_the_rank_on_which_it_went_wrong_is_explained_in_a_replay_of_all(tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command = [*torchrun, SCRIPT, str(tmp_path), "gradient_there"]

@@ -21,7 +21,7 @@ SCRIPT = Path(__file__).parents[1] / "trainings" / "tensorflow_in_place.py"
     [
         pytest.param(case, operation, samples, id=case, marks=mark)
         for case, operation, samples, mark in (
-            ("phases", "RealDiv", True, pytest.mark.slow),
+            ("phases", "RealDiv", True, pytest.mark.extended),
             ("prefetched", "SqrtGrad", False, pytest.mark.slow),
             ("fit", "Log", True, pytest.mark.extended),
             ("iterated", "Log", True, pytest.mark.extended),

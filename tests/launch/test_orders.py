@@ -58,7 +58,7 @@ def test_queues_of_threads(reprokit: Reprokit) -> None:
         "ordered_callbacks.py",
         pytest.param("ordered_programs.py", marks=pytest.mark.slow),
         pytest.param("ordered_loader.py", marks=pytest.mark.slow),
-        pytest.param("ordered_joblib.py", marks=pytest.mark.slow),
+        pytest.param("ordered_joblib.py", marks=pytest.mark.extended),
     ],
 )
 def test_results_of_tasks(reprokit: Reprokit, script: str) -> None:
@@ -147,8 +147,8 @@ def test_a_thread_that_does_not_come_to_a_lock_is_not_waited_for_without_end(rep
     assert " moved" in replayed.stderr.partition("reprokit: orders: ")[2]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("what", "total"), [pytest.param("more", 20700, marks=pytest.mark.extended), ("absent", 600)])
+@pytest.mark.extended
+@pytest.mark.parametrize(("what", "total"), [("more", 20700), ("absent", 600)])
 def test_the_sum_of_waits_is_bounded(reprokit: Reprokit, what: str, total: int) -> None:
     """In each of 200 queues a turn does not come, or is waited for by a thread that had no further turn itself."""
     script = str(reprokit.script("train.py", training_text("ordered_many_lost.py")))

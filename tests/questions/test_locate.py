@@ -37,7 +37,7 @@ def line_of(script: Path, text: str) -> int:
     return next(n for n, line in enumerate(script.read_text().splitlines(), 1) if text in line)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_gradient_that_numpy_changes_is_not_called_equal_where_the_trail_lacks_parameters(tmp_path: Path) -> None:
     record(tmp_path, "left", NOISY, "-1")
     record(tmp_path, "right", NOISY, "3")
@@ -131,7 +131,7 @@ def test_batches_that_workers_bring_in_another_order_are_no_divergence(tmp_path:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_threads_that_get_the_ident_of_an_ended_one_are_no_divergence(tmp_path: Path) -> None:
     script = TRAININGS / "pytorch_thread_idents.py"
     record(tmp_path, "left", script, "apart")

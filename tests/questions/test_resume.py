@@ -93,7 +93,7 @@ def test_the_parts_that_a_checkpoint_lacks_are_named_and_proved(
 @pytest.mark.parametrize(
     ("left_out", "part"),
     [
-        pytest.param("of_critic", "optimizer", marks=pytest.mark.slow),
+        pytest.param("of_critic", "optimizer", marks=pytest.mark.extended),
         pytest.param("of_maker", "optimizer", marks=pytest.mark.extended),
         pytest.param("critic", "parameters", marks=pytest.mark.extended),
     ],
@@ -124,7 +124,11 @@ def test_a_long_training_is_not_resumed_to_its_end_where_it_differs_at_once(tmp_
     ("counted", "lines"),
     [
         ("weight", ["step 16 differs by its loss first", "the cause is in the forward computation"]),
-        ("rate", ["step 16 differs by its parameters first", "leaves other settings: optimizer#0.group0.lr"]),
+        pytest.param(
+            "rate",
+            ["step 16 differs by its parameters first", "leaves other settings: optimizer#0.group0.lr"],
+            marks=pytest.mark.extended,
+        ),
     ],
 )
 def test_what_the_script_counts_itself_is_not_blamed_on_a_part_but_where_it_shows_is_said(
@@ -146,7 +150,7 @@ def test_a_training_that_ends_elsewhere_lacks_no_part_of_the_state(tmp_path: Pat
     assert "the whole training takes 40 steps and the resumed one ends at step 56" in finding["notes"][0]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_weights_that_change_behind_an_update_show_where_it_is_resumed(tmp_path: Path) -> None:
     finding = found(resume(tmp_path, "pytorch_resumed_counts.py", "clamped", options=("--at", "20")), 0)
     assert (finding["resumed_at"], finding["is_found"], finding["compared"]) == (16, True, 48)

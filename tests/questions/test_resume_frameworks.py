@@ -52,13 +52,8 @@ def test_the_parts_that_a_checkpoint_of_a_tensorflow_loop_lacks_are_named_and_pr
     assert (finding["resumed_at"], finding["is_found"]) == (12, True)
 
 
-@pytest.mark.parametrize(
-    "left_out",
-    [
-        pytest.param(("position",), marks=pytest.mark.slow, id="position"),
-        pytest.param(("seeds",), marks=pytest.mark.extended, id="seeds"),
-    ],
-)
+@pytest.mark.extended
+@pytest.mark.parametrize("left_out", [("position",), ("seeds",)], ids="+".join)
 def test_the_parts_that_a_checkpoint_of_an_eager_tensorflow_loop_lacks_are_named_and_proved(
     tmp_path: Path, left_out: tuple[str, ...]
 ) -> None:
@@ -67,20 +62,18 @@ def test_the_parts_that_a_checkpoint_of_an_eager_tensorflow_loop_lacks_are_named
     assert (finding["resumed_at"], finding["is_found"]) == (12, True)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("left_out", "missing"),
     [
-        pytest.param(left_out, missing, id="+".join(left_out), marks=mark)
-        for left_out, missing, mark in (
-            (("gradients", "optimizer", "schedule", "seeds", "position"), ALL, pytest.mark.slow),
-            (("gradients",), [], pytest.mark.extended),
-            (("gradients", "optimizer"), ["optimizer"], pytest.mark.extended),
-            (("gradients", "schedule"), ["settings"], pytest.mark.extended),
-            (("gradients", "seeds"), [SEEDS], pytest.mark.extended),
-            (("gradients", "position"), ["data"], pytest.mark.extended),
-            (("forward",), [], pytest.mark.extended),
-            (("forward", "optimizer", "schedule", "seeds", "position"), ALL, pytest.mark.extended),
-        )
+        (("gradients", "optimizer", "schedule", "seeds", "position"), ALL),
+        (("gradients",), []),
+        (("gradients", "optimizer"), ["optimizer"]),
+        (("gradients", "schedule"), ["settings"]),
+        (("gradients", "seeds"), [SEEDS]),
+        (("gradients", "position"), ["data"]),
+        (("forward",), []),
+        (("forward", "optimizer", "schedule", "seeds", "position"), ALL),
     ],
 )
 def test_loops_whose_functions_update_nothing_are_answered(

@@ -136,8 +136,13 @@ def _histograms_hold_each_value(directory: Path) -> None:
     ("kind", "places"),
     [
         ("later", [("0.weight", range(8))]),
-        ("turns", [("0.weight", range(6)), ("model#1.0.weight", range(6))]),
-        ("fifth", [("0.weight", [0, 1, 2, 3, 4, 6]), ("model#1.0.weight", [5])]),
+        *(
+            pytest.param(*one, marks=pytest.mark.extended)
+            for one in [
+                ("turns", [("0.weight", range(6)), ("model#1.0.weight", range(6))]),
+                ("fifth", [("0.weight", [0, 1, 2, 3, 4, 6]), ("model#1.0.weight", [5])]),
+            ]
+        ),
     ],
 )
 def test_each_optimizer_s_tensors_are_in_steps_that_are_proved(

@@ -63,7 +63,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", rest_slow(["different", "equal", "alone"]))
+@pytest.mark.parametrize("name", rest_slow(["different", "equal"], extended=["alone"]))
 def test_a_page_is_whole_and_accessible(name: str, pages: dict[str, Path], started: Any, tmp_path: Path) -> None:
     for scheme, width in SCREENS if name == "different" else SCREENS[::3]:
         with opened(started, pages[name], scheme, width) as page:
