@@ -48,6 +48,7 @@ FACTS = {  # ids of known facts, by the name that agents report
     "joblib.Parallel(return_as='generator_unordered')": "python.queue-order",
     **{f"os.{name}": "python.child-order" for name in ("wait", "wait3", "wait4", "waitid", "waitpid")},
     **{f"asyncio.{name}": "python.ready-order" for name in LOOPS_METHODS},
+    "select.poll": "python.ready-order",
     "select.select": "python.ready-order",
     "selectors.select": "python.ready-order",
     "threading.Thread": "python.thread-timing",

@@ -362,8 +362,9 @@ def test_where_results_are_taken_as_they_come(each_training: Training) -> None:
         "os.wait": (36, False),
         "select.select": (37, False),
         "selectors.select": (40, False),
-        "asyncio.subprocess_exec": (43, False),
-        "asyncio.sock_recv": (48, False),
+        "select.poll": (42, False),
+        "asyncio.subprocess_exec": (45, False),
+        "asyncio.sock_recv": (50, False),
     }
 
 

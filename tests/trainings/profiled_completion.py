@@ -38,6 +38,8 @@ if __name__ == "__main__":
         selector.select(0)
         with selectors.SelectSelector() as other:
             other.select(0)
+        with selectors.PollSelector():
+            select.poll().poll(0)
 
     async def run_program():
         await (await asyncio.create_subprocess_exec("true")).wait()

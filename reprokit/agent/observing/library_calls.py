@@ -174,15 +174,16 @@ def observe_waits(module: Any, observer: Observer) -> None:
 def observe_selects(module: Any, observer: Observer) -> None:
     """Observe the script's waits for any of several descriptors."""
 
-    def note(*_: Any) -> None:
+    def note(name: str, *_: Any) -> None:
         if _script_calls():
-            _note_completion(observer, f"{module.__name__}.select")
+            _note_completion(observer, f"{module.__name__}.{name}")
 
     if module.__name__ == "select":
-        module.select = ObservedBuiltin(module.select, observer, note)
+        for name in ("select", "poll"):  # poll() makes an object that polls
+            setattr(module, name, ObservedBuiltin(getattr(module, name), observer, partial(note, name)))
     else:
         for kind in ("EpollSelector", "PollSelector", "SelectSelector"):
-            watch(observer, vars(module)[kind], "select", note)
+            watch(observer, vars(module)[kind], "select", partial(note, "select"))
 
 
 _STREAMS = {
