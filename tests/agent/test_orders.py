@@ -124,7 +124,7 @@ class AlteredChoices(Choices):
     def next(self) -> str | None:
         return self._texts.pop(0) if self._texts else None
 
-    def give_up(self) -> None:
+    def give_up(self, *, is_last_due: bool = True) -> None:
         self._texts = []
 
 

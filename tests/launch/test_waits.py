@@ -54,3 +54,22 @@ def test_a_child_that_does_not_end_is_not_waited_for_without_end(
     assert [len(numbers) for numbers in json.loads(replayed.stdout)] == [6] * 5
     assert " moved" in replayed.stderr.partition("reprokit: orders: ")[2]
     assert time.monotonic() - began < 60
+
+
+LAST = """
+import os, time
+for number in range(3):
+    if not os.fork():
+        time.sleep(60 if number == 1 and os.path.exists("hangs") else 0.02 * number)
+        os._exit(number)
+print([os.wait()[1] >> 8 for _ in range(2)])
+"""
+
+
+@pytest.mark.slow
+def test_the_last_outcome_is_not_counted_as_exact_if_it_does_not_occur(reprokit: Reprokit) -> None:
+    recorded = reprokit.run("record", "-o", "recorded", "--", sys.executable, str(reprokit.script("train.py", LAST)))
+    reprokit.script("hangs", "")
+    replayed = reprokit.run("replay", "recorded", "-o", "replayed")
+    assert (recorded.stdout, replayed.stdout) == ("[0, 1]\n", "[0, 2]\n")
+    assert "orders: 1 exact, 1 moved" in replayed.stderr

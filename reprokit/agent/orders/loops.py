@@ -195,7 +195,7 @@ class LoopWakeUps:
             if is_pending or self._timeout is None:
                 self._timeout = TurnTimeout(self._orders, self._since, blocks=False)
             if self._buffered and not is_pending and self._timeout.is_over(self._is_unstarted()):
-                self._choices.give_up()
+                self._choices.give_up(is_last_due=self._next is not None)
                 self._next = self._timeout = None
             self._schedule(loop, type(loop).call_soon)
 

@@ -144,6 +144,7 @@ class RecordedAnswers:
     def __init__(self, answers: Sequence[str]) -> None:
         self._recorded = list(reversed(answers))
         self.exact = self.moved = 0
+        self._is_last_known = False
 
     @property
     def unused(self) -> int:
@@ -152,13 +153,16 @@ class RecordedAnswers:
 
     def next(self) -> str | None:
         """Return the next answer; None if there is none."""
+        self._is_last_known = bool(self._recorded)
         if not self._recorded:
             return None
         self.exact += 1
         return self._recorded.pop()
 
-    def give_up(self) -> None:
-        """Drop the remaining answers."""
+    def give_up(self, *, is_last_due: bool = False) -> None:
+        """Drop the remaining answers, and count the last one as moved if it is due and does not occur."""
+        if is_last_due and self._is_last_known:
+            self.exact, self.moved, self._is_last_known = self.exact - 1, self.moved + 1, False
         self.moved += len(self._recorded)
         self._recorded = []
 
@@ -209,10 +213,10 @@ class Choices:
             self.note(str(int(holds)))
         return holds
 
-    def give_up(self) -> None:
-        """Stop replaying outcomes, as a recorded one does not occur."""
+    def give_up(self, *, is_last_due: bool = True) -> None:
+        """Stop replaying outcomes, as a recorded one does not occur: the last one, if it is due."""
         self._orders.timeouts += 1
-        self._answers.give_up()
+        self._answers.give_up(is_last_due=is_last_due)
 
 
 def number_of(text: str | None) -> int | None:
@@ -257,7 +261,7 @@ class ReorderBuffer:
     def flush(self, pass_on: Callable[[int, Any], object]) -> None:
         """Pass on all buffered results, and stop enforcing the order."""
         with self._lock:
-            self._choices.give_up()
+            self._choices.give_up(is_last_due=self._next_number is not None)
             self._next_number = None
             while self._buffered:
                 pass_on(*self._buffered.popitem())
