@@ -1,4 +1,7 @@
-"""Trains a CNN or an MLP bare, with its operators logged, and with torch's DebugMode, blocks of steps in turn."""
+"""Trains a CNN or an MLP bare, with its operators logged, and with torch's DebugMode, blocks of steps in turn.
+
+A kind that ends in -gpu is trained there, and measured on the clock.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,16 @@ BLOCK = 20  # steps
 
 def training(kind: str) -> Callable[[], None]:
     """A step of the training."""
-    if kind == "cnn":
+    device = "cuda" if kind.endswith("-gpu") else "cpu"
+    if kind.startswith("cnn"):
         convolutions = [nn.Conv2d(1, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 64, 3, padding=1)]
         layers = [nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64 * 14 * 14, 10)]
         model, inputs = nn.Sequential(*convolutions, *layers), torch.randn(32, 1, 28, 28)
     else:
         model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
         inputs = torch.randn(64, 64)
-    labels = torch.randint(0, 10, (len(inputs),))
+    model, inputs = model.to(device), inputs.to(device)
+    labels = torch.randint(0, 10, (len(inputs),), device=device)
     optimizer = torch.optim.Adam(model.parameters(), foreach=False)
 
     def step() -> None:
@@ -72,6 +77,8 @@ def main(kind: str, runs: int) -> None:
     """Print microseconds a step of each side."""
     torch.set_num_threads(1)
     step = training(kind)
+    is_on_gpu = kind.endswith("-gpu")
+    now = time.perf_counter if is_on_gpu else time.process_time
     with tempfile.TemporaryDirectory() as directory:
         log = operator_log(directory)
         calls = PytorchCalls(log, torch)
@@ -86,10 +93,12 @@ def main(kind: str, runs: int) -> None:
         for number in range(runs + 1):
             for name, context in sides.items():
                 with context():
-                    began = time.process_time()
+                    began = now()
                     for _ in range(BLOCK):
                         step()
-                    took = (time.process_time() - began) * 1e6 / BLOCK
+                    if is_on_gpu:
+                        torch.cuda.synchronize()
+                    took = (now() - began) * 1e6 / BLOCK
                 if number:
                     results[name].append(took)
         count = os.path.getsize(next(Path(directory, "answers").glob("*.calls"))) // 32

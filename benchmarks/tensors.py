@@ -11,14 +11,14 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.measure import REPROKIT, in_turn, scratch, show
 from reprokit import trial
 
 ROOT = Path(__file__).parents[1]
-STEPS = {"mlp": 2000, "cnn": 400}
+STEPS = {"mlp": 2000, "cnn": 400, "mlp-gpu": 1000, "cnn-gpu": 1000}
 SIDES: dict[str, tuple[str, ...]] = {
     "recorded": (),
     "idle": ("--tensors", "all 1000000000"),
@@ -29,6 +29,8 @@ SIDES: dict[str, tuple[str, ...]] = {
 TARGETS = {
     "mlp": "idle 1.02, weights 1.3, all 1.3 (smdebug: 1.18, 3.81, 2.26)",
     "cnn": "idle 1.02, weights 1.15, all 1.1 (smdebug: 1.07, 1.49, 1.42)",
+    "mlp-gpu": "not asked",
+    "cnn-gpu": "not asked",
 }
 
 
@@ -88,7 +90,14 @@ def reading(runs: int) -> None:
         show(in_turn({"trial": read}, max(5, runs)), "ms", "trial")
 
 
-def main(runs: int) -> None:
-    for kind in STEPS:
-        training(kind, runs)
+def main(runs: int, kinds: Sequence[str] = tuple(STEPS)) -> None:
+    for kind in kinds:
+        if kind.endswith("-gpu") and shutil.which("nvidia-smi") is None:
+            print(f"{kind}: not measured: there is no GPU")
+        else:
+            training(kind, runs)
     reading(runs)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])

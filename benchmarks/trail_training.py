@@ -48,15 +48,16 @@ def switch() -> Callable[[bool], None]:
     return turn
 
 
-def steps(kind: str) -> Iterator[None]:
+def steps(kind: str, device: str = "cpu") -> Iterator[None]:
     """One step after the other, without end."""
     model, x = {"cnn": cnn, "mlp": mlp}[kind]()
+    model.to(device)
     optimizer = torch.optim.Adam(model.parameters())
     loader = DataLoader(TensorDataset(x, torch.randint(0, 10, (len(x),))), 64, shuffle=True)
     while True:
         for a, b in loader:
             optimizer.zero_grad()
-            nn.functional.cross_entropy(model(a), b).backward()
+            nn.functional.cross_entropy(model(a.to(device)), b.to(device)).backward()
             optimizer.step()
             yield
 

@@ -64,7 +64,7 @@ def test_a_whole_checkpoint_is_exact_wherever_the_training_was_interrupted(tmp_p
 @pytest.mark.parametrize(
     ("left_out", "missing"),
     [
-        pytest.param(("optimizer",), ["optimizer", "settings"], id="optimizer"),
+        pytest.param(("optimizer", "transposed"), ["optimizer", "settings"], id="optimizer+transposed"),
         *[
             pytest.param(left_out, missing, id="+".join(left_out), marks=pytest.mark.extended)
             for left_out, missing in (

@@ -119,6 +119,20 @@ def test_pytorch_tensors_are_saved_as_they_were_and_asked_for_afterwards(tmp_pat
     _histograms_hold_each_value(tmp_path)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("buffer", ["256M", "1M"])
+def test_tensors_of_a_gpu_are_saved_as_they_were_and_asked_for_afterwards(tmp_path: Path, buffer: str) -> None:
+    saved, asked = both(tmp_path, "pytorch_cuda_tensors.py", "--tensor-buffer", buffer)
+    assert asked.contents() == saved.contents()
+    trial = package.trial(tmp_path / "asked")
+    with np.load(tmp_path / "expected.npz") as expected:
+        assert len(expected) == 24
+        for key, array in expected.items():
+            name, step = key.split()
+            value = trial.tensor(name).value(int(step), "train")
+            assert (value.dtype, value.tobytes()) == (array.dtype, array.tobytes()), key
+
+
 def _histograms_hold_each_value(directory: Path) -> None:
     trial = package.trial(directory / "saved")
     report = json.loads(Reprokit(directory).run("report", "saved", "--format", "json").stdout)

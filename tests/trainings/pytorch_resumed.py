@@ -20,6 +20,8 @@ data = torch.utils.data.TensorDataset(torch.randn(SAMPLES, 6), torch.randn(SAMPL
 model = torch.nn.Sequential(
     torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.25), torch.nn.ReLU(), torch.nn.Linear(8, 1)
 )
+if "transposed" in LEFT_OUT:  # elements in another order than in memory, as by channels_last
+    model[0].weight.data = model[0].weight.data.t().contiguous().t()
 average = torch.optim.swa_utils.AveragedModel(model)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.5)

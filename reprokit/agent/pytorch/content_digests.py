@@ -72,15 +72,16 @@ class PytorchContents:
         return trail.salt(dtype_name(tensor), tensor.shape)
 
     def parameters(self, parameters: Sequence[Any]) -> int | None:
-        """Return the digest of a list of parameters; None if one of them cannot be read in place."""
-        if not (self.lie_in_order(parameters) and all(p.is_cpu for p in parameters)):
+        """Return the digest of a list of parameters; None if one of them cannot be read."""
+        if not (self.are_dense(parameters) and all(p.is_cpu for p in parameters)):
             return None
-        each = [self._library.digest(p.data_ptr(), size_of(p), self.salt(p)) for p in parameters]
+        in_order = [p.detach().contiguous() for p in parameters]
+        each = [self._library.digest(p.data_ptr(), size_of(p), self.salt(p)) for p in in_order]
         return self._library.of_list(each)
 
-    def lie_in_order(self, parameters: Sequence[Any]) -> bool:
-        """Return whether all are plain, dense and contiguous, on any device."""
-        return all(is_plain(p) and p.layout is self._strided and p.is_contiguous() for p in parameters)
+    def are_dense(self, parameters: Sequence[Any]) -> bool:
+        """Return whether all are plain and dense, on any device."""
+        return all(is_plain(p) and p.layout is self._strided for p in parameters)
 
     def tensor(self, digest: int, tensor: Any) -> int:
         """Fold a tensor into a digest; return the new digest."""

@@ -300,7 +300,7 @@ class StepTrail:
         devices = {parameter.device for parameter in parameters}
         if len(devices) != 1 or not parameters[0].is_cuda:
             return self._contents.parameters(parameters)
-        if self._is_capturing() or not self._contents.lie_in_order(parameters):
+        if self._is_capturing() or not self._contents.are_dense(parameters):
             return None
         return self._library.of_list(self._device_digests().now(devices.pop(), parameters))
 
