@@ -17,16 +17,23 @@ RKT_INLINE uint64_t over_the_block(uint64_t sum) {
     return sum;
 }
 
+RKT_INLINE void add_part(const uint8_t *bytes, uint64_t size, uint64_t part, uint64_t *total) {
+    uint64_t first = part * RKT_PART;
+    uint64_t sum = over_the_block(rkt_share(bytes, size, first, first + RKT_PART, threadIdx.x, blockDim.x));
+    if (threadIdx.x == 0) atomicAdd((unsigned long long *)total, (unsigned long long)sum);
+}
+
+/* Each block adds one part of a single tensor. */
+extern "C" __global__ void reprokit_sum(const uint8_t *bytes, uint64_t size, uint64_t *sum) {
+    add_part(bytes, size, blockIdx.x, sum);
+}
+
 /* pointers, sizes: of the tensors; owners: for each block, the tensor and the part of it to sum. */
 extern "C" __global__ void reprokit_sums(const uint64_t *pointers, const uint64_t *sizes, const uint32_t *owners,
                                          uint64_t *sums) {
     uint32_t tensor = owners[2 * blockIdx.x];
-    uint64_t first = owners[2 * blockIdx.x + 1] * RKT_PART;
     const uint8_t *bytes = (const uint8_t *)pointers[tensor];
-    if (!bytes) return;
-    uint64_t sum = rkt_share(bytes, sizes[tensor], first, first + RKT_PART, threadIdx.x, blockDim.x);
-    sum = over_the_block(sum);
-    if (threadIdx.x == 0) atomicAdd((unsigned long long *)&sums[tensor], (unsigned long long)sum);
+    if (bytes) add_part(bytes, sizes[tensor], owners[2 * blockIdx.x + 1], &sums[tensor]);
 }
 
 /* Turns the sums into digests. */

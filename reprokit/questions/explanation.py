@@ -21,6 +21,7 @@ from reprokit.launch.launcher_process import execute
 from reprokit.launch.redo import RedoRequest
 from reprokit.launch.replay_plan import replay_plan
 from reprokit.plan import RUN, RedoPlan
+from reprokit.questions.outputs_aside import outputs_aside
 from reprokit.questions.replays import silence_output
 from reprokit.run_home import recording_of
 from reprokit.rundir import RunDirectory
@@ -70,7 +71,8 @@ def _in_place(
         redo_plan = RedoPlan(
             mode=request.mode, snapshot=request.snapshot, result=result, progress=place / "progress", in_place=True
         )
-        execute(replace(plan, capture=replace(plan.capture, redo=redo_plan)), interruption, silence_output)
+        with outputs_aside(recording):
+            execute(replace(plan, capture=replace(plan.capture, redo=redo_plan)), interruption, silence_output)
         outcome = redo.read_result(result)
     if outcome is None or not outcome.get("reproduced"):
         raise NotTheRun(f"a replay of {recording.path} did not come to this step")

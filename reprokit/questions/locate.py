@@ -171,9 +171,10 @@ class _LocateSearch:
         return pair
 
     def _note_changes(self, replay: AnsweredReplay) -> None:
-        """Note what makes a replay a different training from its recording."""
+        """Note what makes a replay a different training from its recording, and what it could not see."""
         run = replay.run.run
         self._notes.update(dict.fromkeys(f"changed since the recording: {change}" for change in run.changed[:20]))
+        self._notes.update(dict.fromkeys(run.warnings[:MAX_LISTED]))
         if replay.launch_result.ended.exit_code != 0:
             self._notes[f"a replay did not end well: {replay.launch_result.ended.words}"] = None
 

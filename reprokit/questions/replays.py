@@ -14,6 +14,7 @@ from reprokit.launch.interruption import Interruption
 from reprokit.launch.launcher_process import LaunchResult, execute
 from reprokit.launch.replay_plan import replay_plan
 from reprokit.model.question import Question
+from reprokit.questions.outputs_aside import outputs_aside
 from reprokit.questions.proof import ReplayProof, prove, with_end_weights
 from reprokit.rundir import ANSWERS, TRAIL, RunDirectory
 
@@ -38,14 +39,16 @@ def ask(
 ) -> AnsweredReplay:
     """Replay a recording into the directory `place` with a question; captures are off.
 
-    A silent replay prints nothing. Without a trail, nothing can be proved.
+    A silent replay prints nothing. Without a trail, nothing can be proved. The recorded outputs stay as they are.
     """
     if needs_proof and not recording.has(TRAIL):
         raise NotReplayable(
             f"{recording.path} has no trail, so no replay can prove that it is this run; record it again"
         )
     plan = replay_plan(recording, place, question=question)
-    result = execute(msgspec.structs.replace(plan, capture=None), interruption, silence_output if is_silent else None)
+    with outputs_aside(recording):
+        plan = msgspec.structs.replace(plan, capture=None)
+        result = execute(plan, interruption, silence_output if is_silent else None)
     replay = RunDirectory(place)
     proof = prove(recording, replay)
     is_whole = needs_proof and result.ended.exit_code == 0 and not replay.has(f"{ANSWERS}/{ENOUGH}")

@@ -16,6 +16,8 @@ import pytest
 from reprokit.agent.pytorch import devices
 from reprokit.agent.pytorch.content_digests import PytorchContents
 from reprokit.agent.pytorch.generators import DefaultGenerator
+from reprokit.agent.questions import device_digests
+from reprokit.agent.questions.device_digests import DeviceSums, PendingDigest
 from reprokit.agent.trail_library import Library
 from reprokit.native import trail_path
 from tests import trails
@@ -275,6 +277,27 @@ def test_the_kernel_and_operations_on_a_gpu_come_to_what_the_processor_comes_to(
         expected = [trails.digest_of_bytes(raw(tensor), salted) for tensor, salted in zip(here, salts, strict=True)]
         for digester in (kernel, devices.OperatorDigester(torch)):
             assert [value & trails.MASK for value in digester.digests(there, salts).tolist()] == expected, dtype
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_digests_of_a_device_are_fetched_together_and_come_to_the_same(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    monkeypatch.setattr(device_digests, "PAGE_SIZE", 16)
+    sums, pending, expected = DeviceSums(torch), [], []
+    for number, dtype in enumerate(dtypes()):
+        digest = PendingDigest(number)
+        expected.append(number)
+        for tensor in tensors_of(dtype):
+            sums.begin(digest, tensor.to(device), salt_of(tensor))
+            value = trails.digest_of_bytes(raw(tensor), salt_of(tensor))
+            expected[-1] = trails.mix(expected[-1] + value & trails.MASK)
+        pending.append(digest)
+        if number == 7:
+            assert int(digest) == expected[-1]
+    assert list(map(int, pending)) == expected
 
 
 def test_the_salt_is_the_beginning_of_a_sha256(library: Library) -> None:

@@ -105,6 +105,33 @@ def test_a_race_on_a_gpu_is_named_by_operator_and_line(tmp_path: Path) -> None:
     assert "cure: --patch torch-operator=aten::index_add_" in done.stdout
 
 
+@pytest.mark.gpu
+def test_what_a_graph_of_a_gpu_computes_is_said_to_be_unseen(tmp_path: Path) -> None:
+    record(tmp_path, "run", TRAININGS / "pytorch_cuda_graphed.py")
+    done = Reprokit(tmp_path).run("locate", "run", "--pairs", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    unseen = "optimizer#0 is updated in a CUDA graph: the steps that replays of the graph take are in no trail"
+    assert f"  note: the agent: {unseen}" in done.stdout
+    assert unseen in Reprokit(tmp_path).run("verify", "run", "run").stdout
+    options = ("--tensors", "weights", "--", sys.executable, str(TRAININGS / "pytorch_cuda_graphed.py"))
+    saved = Reprokit(tmp_path).run("record", "-o", "saved", *options)
+    assert "not saved, as a CUDA graph was being captured, whose replays are not seen: 0.weight" in saved.stderr
+    assert "Error" not in saved.stderr
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("step", [-1, 9])
+def test_batches_that_are_pinned_in_another_order_are_no_divergence(tmp_path: Path, step: int) -> None:
+    script = TRAININGS / "pytorch_cuda_pinned.py"
+    record(tmp_path, "left", script, "-1")
+    record(tmp_path, "right", script, str(step))
+    done = Reprokit(tmp_path).run("locate", "left", "right", "--pairs", "1", "--json")
+    found = json.loads(done.stdout)
+    assert found["notes"] == []
+    places = [(one["call"]["operator"], one["call"]["step"]) for one in found["processes"]]
+    assert places == ([] if step < 0 else [("aten::mul", 9)])
+
+
 @pytest.mark.slow
 def test_what_a_recurrent_layer_leaves_unfilled_is_no_divergence(tmp_path: Path) -> None:
     record(tmp_path, "run", TRAININGS / "pytorch_recurrent.py")

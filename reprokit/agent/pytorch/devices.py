@@ -59,15 +59,20 @@ def _words(torch: Any, tensor: Any) -> Any:
     return data.view(torch.int64)
 
 
-def digest(torch: Any, tensor: Any, salted: int) -> Any:
-    """Return the digest of a tensor as an int64 tensor on its device."""
+def sum_of(torch: Any, tensor: Any) -> Any:
+    """Return the sum that becomes a tensor's digest with its salt, as an int64 tensor on its device."""
     words = _words(torch, tensor)
     total = torch.zeros((), dtype=torch.int64, device=words.device)
     for begin in range(0, words.numel(), BLOCK):
         block = words[begin : begin + BLOCK]
         positions = torch.arange(begin + 1, begin + 1 + block.numel(), dtype=torch.int64, device=words.device)
         total = total + mixed(block + positions * _signed(STEP), WORD_MULTIPLIERS).sum()
-    return mixed(total + _signed(salted), MULTIPLIERS)
+    return total
+
+
+def digest(torch: Any, tensor: Any, salted: int) -> Any:
+    """Return the digest of a tensor as an int64 tensor on its device."""
+    return mixed(sum_of(torch, tensor) + _signed(salted), MULTIPLIERS)
 
 
 class OperatorDigester:
@@ -84,6 +89,10 @@ class OperatorDigester:
         zero = torch.zeros((), dtype=torch.int64, device=device)
         digests = [zero if tensor is None else digest(torch, tensor, s) for tensor, s in zip(tensors, salts)]
         return torch.stack(digests)
+
+    def add_sum(self, tensor: Any, total: Any) -> None:
+        """Add the sum that becomes a tensor's digest to an element of another tensor."""
+        total += sum_of(self._torch, tensor)
 
 
 # The kernel
@@ -152,7 +161,8 @@ class KernelDigester:
         with torch.cuda.device(device):
             torch.zeros(1, device=device)  # creates a CUDA context if this thread has none yet
             _check("cuModuleLoadData", self._driver.cuModuleLoadData(ctypes.byref(module), code))
-            self._sums, self._digests = self._function(module, b"sums"), self._function(module, b"digests")
+            names = (b"sum", b"sums", b"digests")
+            self._sum, self._sums, self._digests = [self._function(module, name) for name in names]
             self._verify()
 
     def _function(self, module: Any, name: bytes) -> Any:
@@ -166,7 +176,9 @@ class KernelDigester:
         whole = torch.arange(3 * 8 * PART + 5, dtype=torch.int64, device=self._device).to(torch.uint8)
         tensors, salts = [whole, None, whole[1:], whole[4:100], whole[:0]], [1, 2, 3, 4, 5]
         expected = OperatorDigester(torch).digests(tensors, salts)
-        if not torch.equal(self.digests(tensors, salts), expected):
+        total = torch.zeros((), dtype=torch.int64, device=self._device)
+        self.add_sum(whole[1:], total)
+        if not (torch.equal(self.digests(tensors, salts), expected) and torch.equal(total, sum_of(torch, whole[1:]))):
             raise RuntimeError("the kernel does not come to what it should")
 
     def digests(self, tensors: list[Any], salts: list[int]) -> Any:
@@ -187,6 +199,14 @@ class KernelDigester:
             self._launch(self._digests, grid, pointers, of_salts, result, ctypes.c_uint32(len(tensors)))
         return result
 
+    def add_sum(self, tensor: Any, total: Any) -> None:
+        """Add the sum that becomes a tensor's digest to an element of another tensor, in the current stream."""
+        tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+        size = tensor.nbytes
+        if size:
+            with self._torch.cuda.device(self._device):
+                self._launch(self._sum, -(-size // (8 * PART)), tensor, ctypes.c_uint64(size), total)
+
     def _prepare(self, sizes: list[int], salts: list[int]) -> None:
         """Create the tables on the device; they are reused while the sizes and salts stay the same."""
         if self._tables and self._tables[0] == sizes and self._tables[1] == salts:
@@ -203,13 +223,24 @@ class KernelDigester:
         )
 
     def _launch(self, function: Any, blocks: int, *arguments: Any) -> None:
-        values = [a if isinstance(a, ctypes.c_uint32) else ctypes.c_uint64(a.data_ptr()) for a in arguments]
+        values = [ctypes.c_uint64(a.data_ptr()) if hasattr(a, "data_ptr") else a for a in arguments]
         addresses = (ctypes.c_void_p * len(values))(*[ctypes.addressof(value) for value in values])
         stream = ctypes.c_void_p(self._torch.cuda.current_stream(self._device).cuda_stream)
         _check(
             "cuLaunchKernel",
             self._driver.cuLaunchKernel(function, blocks, 1, 1, THREADS, 1, 1, 0, stream, addresses, None),
         )
+
+
+def digester_of(torch: Any, device: Any) -> tuple[KernelDigester | OperatorDigester, Exception | None]:
+    """Return what digests tensors of a device, and why it is not the kernel."""
+    if device.type == "cuda":
+        try:
+            return KernelDigester(torch, device), None
+        except Exception as error:  # no NVRTC, another driver, ROCm
+            pass_on(error)
+            return OperatorDigester(torch), error
+    return OperatorDigester(torch), RuntimeError("it is for GPUs of NVIDIA")
 
 
 # Digests in transfer
@@ -233,12 +264,9 @@ class DeviceDigester:
     def _digester(self, device: Any) -> Any:
         digester = self._by_device.get(device)
         if digester is None:
-            try:
-                digester = KernelDigester(self._torch, device)
-            except Exception as error:  # no NVRTC, another driver, ROCm
-                digester = OperatorDigester(self._torch)
+            digester, error = digester_of(self._torch, device)
+            if error is not None:
                 self._warn(f"the trail has one step in {digester.every} of {device}, without a kernel: {error}")
-                pass_on(error)
             self._by_device[device] = digester
         return digester
 

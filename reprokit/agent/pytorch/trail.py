@@ -45,6 +45,7 @@ MAX_TABLES = 64  # series of one optimizer: its list of tensors may change that 
 MAX_TENSORS = 8  # tensors of a batch that are recognized as inputs; losses on a device kept until the step
 SMALL_PARAMETERS = 1 << 16  # bytes of parameters up to which they are also digested before each step
 LEFT_OUT = "gradients or parameters that are sparse, distributed or on several devices are left out"
+GRAPH = "the steps that replays of the graph take are in no trail, and what they compute is not seen"
 MAX_LOSS = 1024  # elements of a loss on a GPU
 _SEQUENCES = frozenset([list, tuple])
 _is_here = attrgetter("is_cpu")
@@ -317,9 +318,12 @@ class StepTrail:
             raise
 
     def _record_step(self, event: UpdateDone) -> None:
-        if self._is_capturing() or not self._file.is_open:
-            return
         facts, record = self._thread.facts, event.optimizer
+        if self._is_capturing():
+            self._agent.warn(f"{record.name} is updated in a CUDA graph: {GRAPH}")
+            return
+        if not self._file.is_open:
+            return
         if facts.pending:
             self._wait_for_all()
         trail, parameters = record.trail, record.parameters()

@@ -94,7 +94,7 @@ class LogFiles:
 
     def write(self) -> None:
         """Flush the buffered calls and names."""
-        calls, self.calls = self.calls, []
+        calls, self.calls = [CALL.pack(*call[:5], *map(int, call[5:])) for call in self.calls], []
         names, self._names = self._names, []
         if not calls:
             self._names = names
@@ -160,14 +160,17 @@ class CallLog:
             if self._window.is_open != was_open and self._source is not None:
                 self._source.watch(self._window.is_open)
 
-    def put(self, call: int, place: int, flags: int, inputs: int, outputs: int) -> None:
-        """Log a call of an operator at a place, both given by their numbers."""
+    def put(self, call: int, place: int, flags: int, inputs: Any, outputs: Any) -> None:
+        """Log a call of an operator at a place, both given by their numbers.
+
+        Digests that are no integers yet are converted when the calls are written.
+        """
         files = self._files
         if files.count >= MAX_CALLS:
             self.agent.warn(f"calls of operators beyond {MAX_CALLS} of a process are not logged")
             return
         files.count += 1
-        files.calls.append(CALL.pack(call, place, files.thread.number, flags, self._window.step, inputs, outputs))
+        files.calls.append((call, place, files.thread.number, flags, self._window.step, inputs, outputs))
         if len(files.calls) >= BUFFERED:
             files.write()
 

@@ -15,11 +15,12 @@ from ..observing.torch_confirm import COMPILED
 from ..observing.torch_inductor import GraphPlaces, graph_class
 from ..observing.torch_inputs import comparable_results, is_bytes
 from ..observing.torch_places import BACKWARD, OURS, Places
-from ..pytorch import devices, private_api
+from ..pytorch import private_api
 from ..pytorch.content_digests import MAX_SALTS, PytorchContents
 from ..pytorch.dispatch_modes import DispatchModes
 from ..pytorch.series import size_of
 from ..pytorch.tensors import dtype_name
+from .device_digests import DeviceSums, PendingDigest
 from .operator_log import DRAWS, NO_OUTPUTS, UNREAD, CallLog
 
 TYPE_CHECKING = False
@@ -184,8 +185,6 @@ class PytorchCalls:
                 self._log.save(saved_inputs, _parts("outputs", values))
         if self._digests.take_unread():
             flags |= UNREAD
-        if type(inputs) is not int or type(outputs) is not int:
-            inputs, outputs = self._digests.resolve(inputs), self._digests.resolve(outputs)
         self._log.put(call, place, flags, inputs, outputs)
 
     # Graphs compiled by torch.compile
@@ -223,7 +222,7 @@ class PytorchCalls:
         if saved_inputs is not None:
             self._log.save(saved_inputs, _parts("outputs", values))
         flags = UNREAD if self._digests.take_unread() else 0
-        self._log.put(operator, place, flags, self._digests.resolve(digest), self._digests.resolve(outputs))
+        self._log.put(operator, place, flags, digest, outputs)
 
 
 def _place(phase: str, node: str, where: list[Any]) -> dict[str, Any]:
@@ -274,7 +273,8 @@ def _states(torch: Any, values: list[Any], others: list[Any], device: Any) -> li
     if generator is None:
         drawing_device = next((value.device for value in values if not value.is_cpu), torch.device(device or "cpu"))
         if drawing_device.type == "cuda":
-            return [torch.cuda.get_rng_state(drawing_device)]
+            is_capturing = torch.cuda.is_current_stream_capturing()
+            return [] if is_capturing else [torch.cuda.get_rng_state(drawing_device)]
         generator = torch.default_generator
     return [generator.get_state()]
 
@@ -286,6 +286,7 @@ class CallDigests:
         self._torch = torch
         self._library = trail_library.Library(path)
         self._contents = PytorchContents(self._library, torch, compiled)
+        self._device_sums = DeviceSums(torch)
         self._texts: dict[str, int] = {}
         self._salts: dict[Any, int] = {}
         context = torch.Tensor, torch.nn.Parameter, self._salts, self._salt, self._texts, self._text
@@ -293,7 +294,7 @@ class CallDigests:
         self.simple = _nothing if compiled is None else partial(compiled.call_values, context)
 
     def of(self, tensors: list[Any], others: list[Any], is_refused: bool = False) -> Any:
-        """Return the digest; if tensors are on devices, what resolve() turns into the digest."""
+        """Return the digest; a PendingDigest if tensors are on devices."""
         digest = self._text(others) if others else 0
         if not tensors:
             return digest
@@ -301,15 +302,22 @@ class CallDigests:
         simple = None if is_refused else self._contents.simple(digest, tensors)
         if simple is not None:
             return simple
-        pending = []
+        on_devices = []
         for tensor in tensors:
             if self._is_permuted(tensor):
                 digest = self._library.fold(digest, tensor.data_ptr(), size_of(tensor), _permuted_salt(tensor))
             elif tensor.is_cpu or tensor.layout is not self._torch.strided or tensor.is_quantized:
                 digest = self._contents.tensor(digest, tensor)
+            elif tensor.is_cuda and self._torch.cuda.is_current_stream_capturing():
+                self._contents.has_unreadable = True
             else:
-                pending.append(devices.digest(self._torch, tensor, self._contents.salt(tensor)))
-        return (digest, pending) if pending else digest
+                on_devices.append(tensor)
+        if not on_devices:
+            return digest
+        pending = PendingDigest(digest)
+        for tensor in on_devices:
+            self._device_sums.begin(pending, tensor, self._contents.salt(tensor))
+        return pending
 
     def _salt(self, tensor: Any) -> int | None:
         """Return the salt of a dense tensor in host memory; None for any other."""
@@ -332,15 +340,6 @@ class CallDigests:
         if tensor.dim() == 2:
             return bool(tensor.stride() == (1, tensor.shape[0]))
         return tensor.dim() == 4 and bool(tensor.is_contiguous(memory_format=self._torch.channels_last))
-
-    def resolve(self, digest: Any) -> int:
-        """Wait for the digests of devices, and return the digest of all together."""
-        if type(digest) is int:
-            return digest
-        combined, pending = digest
-        for value in self._torch.stack(pending).cpu().tolist():
-            combined = trail_library.mix(combined + value)
-        return int(combined)
 
     def take_unread(self) -> bool:
         """Return whether a tensor could not be read since the last call of this method."""

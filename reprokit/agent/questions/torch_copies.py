@@ -26,8 +26,6 @@ class DeviceCopies:
         if device.type != "cuda":
             callback(tensor.detach().cpu())
             return
-        if cuda.is_current_stream_capturing():
-            raise RuntimeError("no tensors are saved while a CUDA graph is being recorded")
         if device not in self._streams:
             self._streams[device] = cuda.Stream(device)
         stream, copy = (

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 OF_LOSS = ("predictions", "labels")  # the inputs of a loss module, in this order
 UNREADABLE = "its values are not in memory (nested, meta, fake, or of torch.func)"
 COMPILED = "torch.compile runs its model as one"
+CAPTURED = "a CUDA graph was being captured, whose replays are not seen"
 FROZEN = "frozen"  # the collection of parameters that the script trains no more: requires_grad is False
 
 
@@ -277,8 +278,9 @@ class PytorchTensors:
         value_key = self._steps.value_key(name, mode)
         if hasattr(tensor, "to_local"):
             tensor = tensor.to_local()
-        if not tensors.is_plain(tensor):
-            self._steps.report_unsaved(name, collections, mode, UNREADABLE)
+        is_captured = tensor.is_cuda and self._torch.cuda.is_current_stream_capturing()
+        if is_captured or not tensors.is_plain(tensor):
+            self._steps.report_unsaved(name, collections, mode, CAPTURED if is_captured else UNREADABLE)
             return
         parts = tensors.components_of(tensor) if tensor.layout is not self._torch.strided or tensor.is_quantized else {}
         for key, part in parts.items():

@@ -1,0 +1,192 @@
+"""Sets the outputs of a recording aside while a question replays it, and puts them back.
+
+A replay that a question ends early would leave earlier checkpoints in their places, and one that found them would go on
+from there. So it starts without the files that the recorded run wrote and never read. Those that it read too, such as
+data that it downloaded, stay where they are and are copied.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import filecmp
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+
+from reprokit import names
+from reprokit.errors import CannotCopy, refused_as
+from reprokit.model.run import RunFile
+from reprokit.run_home import home_of
+from reprokit.rundir import RunDirectory
+
+PREFIX, LIST = "aside-", "paths.json"
+MAX_DIRECTORIES = 10_000  # that may be removed while they are empty
+MAX_COPIED = 2 << 30  # bytes of all copies; larger files are left as they are, the largest first
+
+
+@contextmanager
+def outputs_aside(recording: RunDirectory) -> Iterator[None]:
+    """Leave the recorded outputs as they are, whatever a replay writes meanwhile; one question at a time."""
+    paths = _output_paths(recording)
+    if not paths:
+        yield
+        return
+    home = home_of(Path(recording.run.working_directory))
+    outputs = AsideOutputs(recording, paths, home)
+    with ExitStack() as stack:
+        with refused_as(CannotCopy, f"outputs of {recording.path} cannot be set aside while it is replayed"):
+            if not home.exists():
+                stack.callback(_remove_empty, [home])
+            stack.enter_context(_locked(home))
+            _put_back_leftovers(home)
+            stack.callback(outputs.put_back)
+            outputs.take()
+        yield
+
+
+def _output_paths(recording: RunDirectory) -> list[Path]:
+    outputs = recording.outputs()
+    if outputs is None:
+        return []
+    listed = [*(file.path for file in outputs.files), *(link.path for link in outputs.links)]
+    return [Path(os.path.abspath(os.path.join(recording.run.working_directory, name))) for name in listed]
+
+
+@contextmanager
+def _locked(home: Path) -> Iterator[None]:
+    home.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # of network file systems that know no locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        home.mkdir(mode=0o700, exist_ok=True)  # another question may have removed it
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class AsideOutputs:
+    """The outputs of one recording, moved to a directory of their own."""
+
+    def __init__(self, recording: RunDirectory, paths: list[Path], home: Path) -> None:
+        self._run, self._paths, self._home = recording.run, paths, home
+        self._read = names.read_at(recording.path)
+        self._made_parents: list[Path] = []  # directories that are not there when the replay starts
+        self._place: Path | None = None
+        self._free: list[Path] = []  # where nothing is when the replay starts
+        self._copied: dict[Path, tuple[Path, tuple[int, ...]]] = {}  # what the recorded run read too: copy, state
+
+    def take(self) -> None:
+        """Move the outputs that the recorded run never read, and copy the others."""
+        self._free = [path for path in self._paths if not os.path.lexists(path)]
+        files = sorted(set(self._paths).difference(self._free), key=lambda path: (path.lstat().st_size, path))
+        parents = {parent for path in self._paths for parent in path.parents}
+        self._made_parents = [parent for parent in parents if not parent.exists()]
+        directories = list(_made_meanwhile(parents.difference(self._made_parents), self._run))
+        place = self._place = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self._home))
+        (place / LIST).write_text(json.dumps([str(path) for path in (*directories, *files)]))
+        room = MAX_COPIED
+        for number, path in enumerate(files, len(directories)):
+            if str(path) not in self._read:
+                _move(path, place / str(number))
+                self._free.append(path)
+                continue
+            state = _state(path)
+            room -= path.lstat().st_size
+            if room >= 0:
+                _copy(path, place / str(number))
+                self._copied[path] = place / str(number), state
+        for number, path in reversed([*enumerate(directories)]):
+            if not os.listdir(path):
+                os.rename(path, place / str(number))
+                self._made_parents.append(path)
+
+    def put_back(self) -> None:
+        """Remove what the replay has written in these places, and put back what was there."""
+        with refused_as(CannotCopy, f"outputs cannot be put back, see {self._place}"):
+            self._put_back()
+
+    def _put_back(self) -> None:
+        changed = []
+        for path, (copy, state) in self._copied.items():
+            if _state(path) == state:
+                copy.unlink()
+            else:
+                changed.append(path)
+        for path in (*self._free, *changed):
+            with suppress(OSError):
+                path.unlink()
+        _remove_empty(self._made_parents)
+        if self._place is not None:
+            _put_back(self._place)
+
+
+def _move(path: Path, target: Path) -> None:
+    try:
+        os.rename(path, target)
+    except OSError:  # of another file system
+        _copy(path, target)
+        path.unlink()
+
+
+def _copy(path: Path, target: Path) -> None:
+    """Copy a file or a link; the target is there only once it is whole."""
+    part = target.with_name(f"{target.name}.part")
+    shutil.copy2(path, part, follow_symlinks=False)
+    os.rename(part, target)
+
+
+def _put_back(place: Path) -> None:
+    """Move all files back; refuse those whose places are not free."""
+    listed = json.loads((place / LIST).read_text()) if (place / LIST).exists() else []
+    for number, name in enumerate(listed):
+        source, path = place / str(number), Path(name)
+        if path.is_file() and source.is_file() and filecmp.cmp(source, path, shallow=False):
+            source.unlink()
+        elif os.path.lexists(source) and not os.path.lexists(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _move(source, path)
+        elif os.path.lexists(source) and not source.is_dir():
+            raise CannotCopy(
+                f"{place} has outputs that were set aside for a question, among them {name}, which is there again: move"
+                f" back what you need (its {LIST} lists the places), and remove this directory"
+            )
+    shutil.rmtree(place)
+
+
+def _put_back_leftovers(home: Path) -> None:
+    """Put back what a question that was killed has left aside."""
+    for place in sorted(home.glob(f"{PREFIX}*")):
+        _put_back(place)
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    if not os.path.lexists(path):
+        return ()
+    status = path.lstat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _made_meanwhile(directories: Iterable[Path], run: RunFile) -> Iterator[Path]:
+    """Yield the directories that were made during a run, as far as the file system knows; the outermost first."""
+    paths = sorted(map(str, directories))[:MAX_DIRECTORIES]
+    if not paths or run.ended is None:
+        return
+    started, ended = (datetime.fromisoformat(time.replace("Z", "+00:00")) for time in (run.started, run.ended))
+    command = ["stat", "-c", "%W", "--", *paths]  # when each was born; 0 if that is unknown
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    for path, birth in zip(paths, done.stdout.split(), strict=False):
+        if birth.isdigit() and int(started.timestamp()) <= int(birth) <= ended.timestamp() + 1:
+            yield Path(path)
+
+
+def _remove_empty(directories: Iterable[Path]) -> None:
+    for directory in sorted(directories, key=lambda path: len(path.parts), reverse=True):
+        with suppress(OSError):
+            directory.rmdir()

@@ -1,0 +1,80 @@
+"""A question leaves the outputs of the run as they are, and its replay starts without them."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from reprokit.errors import CannotCopy
+from reprokit.questions.outputs_aside import outputs_aside
+from reprokit.rundir import RunDirectory
+from tests.support import Reprokit, wait_until
+
+TRAINING = Path(__file__).parents[1] / "trainings" / "pytorch_checkpoints.py"
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> RunDirectory:
+    """A run whose data was there before, and whose working directory has another file."""
+    (tmp_path / "notes.txt").write_text("a line\n")
+    done = Reprokit(tmp_path).run("record", "-q", "-o", "run", "--", sys.executable, str(TRAINING), "40")
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "own.txt").write_text("of the user")
+    return RunDirectory(tmp_path / "run")
+
+
+def files(directory: Path) -> dict[str, bytes | None]:
+    """All files and directories but the run's and reprokit's own, with their contents."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None
+        for path in sorted(directory.rglob("*"))
+        if path.relative_to(directory).parts[0].partition("-")[0] not in ("run", ".reprokit", ".ask")
+    }
+
+
+def test_questions_leave_outputs_as_they_are_and_start_without_checkpoints(
+    tmp_path: Path, recorded: RunDirectory
+) -> None:
+    before = files(tmp_path)
+    assert {"last.pt", "checkpoints/040/model.pt", "notes.txt", "data.pt"} <= before.keys()
+    for question in (("ask", "run", "weights", "--steps", "12"), ("locate", "run", "--pairs", "1")):
+        done = Reprokit(tmp_path).run(*question)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "resumed at" not in done.stdout
+        assert files(tmp_path) == before
+        assert not (tmp_path / ".reprokit").exists()
+
+
+def test_what_a_killed_question_set_aside_is_put_back_by_the_next(tmp_path: Path, recorded: RunDirectory) -> None:
+    before = files(tmp_path)
+    process = Reprokit(tmp_path).start("ask", "run", "weights")
+    wait_until(lambda: not (tmp_path / "checkpoints" / "040").exists(), "outputs to be set aside")
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    (tmp_path / "notes.txt").unlink()  # in which the killed replay may have written
+    (tmp_path / "last.pt").write_text("of a later training")
+    again = pytest.raises(CannotCopy, match=r"last.pt, which is there again: move back")
+    with again, outputs_aside(recorded):
+        pytest.fail("which of both is needed, only the user knows")
+    (tmp_path / "last.pt").unlink()
+    with outputs_aside(recorded):
+        assert not (tmp_path / "last.pt").exists()
+    assert files(tmp_path) == before
+
+
+def test_an_output_that_cannot_be_moved_refuses_the_question_and_nothing_is_lost(
+    tmp_path: Path, recorded: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = files(tmp_path)
+
+    def full(path: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("reprokit.questions.outputs_aside._copy", full)
+    refused = pytest.raises(CannotCopy, match=r"run cannot be set aside while it is replayed: No space left on device")
+    with refused, outputs_aside(recorded):
+        pytest.fail("the outputs would be overwritten")
+    assert files(tmp_path) == before
