@@ -90,9 +90,9 @@ class OperatorDigester:
         digests = [zero if tensor is None else digest(torch, tensor, s) for tensor, s in zip(tensors, salts)]
         return torch.stack(digests)
 
-    def add_sum(self, tensor: Any, total: Any) -> None:
+    def add_sum(self, tensor: Any, sums: Any, position: int) -> None:
         """Add the sum that becomes a tensor's digest to an element of another tensor."""
-        total += sum_of(self._torch, tensor)
+        sums[position] += sum_of(self._torch, tensor)
 
 
 # The kernel
@@ -158,6 +158,8 @@ class KernelDigester:
         major, minor = torch.cuda.get_device_capability(device)
         code, module = compiled(load_nvrtc(torch), f"sm_{major}{minor}"), ctypes.c_void_p()
         self._tables: tuple[Any, ...] = ()
+        self._values = (ctypes.c_uint64 * 3)()  # arguments of the kernel for single tensors, and their addresses
+        self._addresses = (ctypes.c_void_p * 3)(*[ctypes.addressof(self._values) + 8 * n for n in range(3)])
         with torch.cuda.device(device):
             torch.zeros(1, device=device)  # creates a CUDA context if this thread has none yet
             _check("cuModuleLoadData", self._driver.cuModuleLoadData(ctypes.byref(module), code))
@@ -176,9 +178,9 @@ class KernelDigester:
         whole = torch.arange(3 * 8 * PART + 5, dtype=torch.int64, device=self._device).to(torch.uint8)
         tensors, salts = [whole, None, whole[1:], whole[4:100], whole[:0]], [1, 2, 3, 4, 5]
         expected = OperatorDigester(torch).digests(tensors, salts)
-        total = torch.zeros((), dtype=torch.int64, device=self._device)
-        self.add_sum(whole[1:], total)
-        if not (torch.equal(self.digests(tensors, salts), expected) and torch.equal(total, sum_of(torch, whole[1:]))):
+        sums = torch.zeros(2, dtype=torch.int64, device=self._device)
+        self.add_sum(whole[1:], sums, 1)
+        if not (torch.equal(self.digests(tensors, salts), expected) and torch.equal(sums[1], sum_of(torch, whole[1:]))):
             raise RuntimeError("the kernel does not come to what it should")
 
     def digests(self, tensors: list[Any], salts: list[int]) -> Any:
@@ -199,13 +201,15 @@ class KernelDigester:
             self._launch(self._digests, grid, pointers, of_salts, result, ctypes.c_uint32(len(tensors)))
         return result
 
-    def add_sum(self, tensor: Any, total: Any) -> None:
-        """Add the sum that becomes a tensor's digest to an element of another tensor, in the current stream."""
-        tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    def add_sum(self, tensor: Any, sums: Any, position: int) -> None:
+        """Add the sum that becomes a tensor's digest to an element of another tensor; one thread at a time."""
+        if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+            tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
         size = tensor.nbytes
         if size:
+            self._values[:] = [tensor.data_ptr(), size, sums.data_ptr() + 8 * position]
             with self._torch.cuda.device(self._device):
-                self._launch(self._sum, -(-size // (8 * PART)), tensor, ctypes.c_uint64(size), total)
+                self._launch_at(self._sum, -(-size // (8 * PART)), self._addresses)
 
     def _prepare(self, sizes: list[int], salts: list[int]) -> None:
         """Create the tables on the device; they are reused while the sizes and salts stay the same."""
@@ -223,8 +227,10 @@ class KernelDigester:
         )
 
     def _launch(self, function: Any, blocks: int, *arguments: Any) -> None:
-        values = [ctypes.c_uint64(a.data_ptr()) if hasattr(a, "data_ptr") else a for a in arguments]
-        addresses = (ctypes.c_void_p * len(values))(*[ctypes.addressof(value) for value in values])
+        values = [a if isinstance(a, ctypes.c_uint32) else ctypes.c_uint64(a.data_ptr()) for a in arguments]
+        self._launch_at(function, blocks, (ctypes.c_void_p * len(values))(*[ctypes.addressof(v) for v in values]))
+
+    def _launch_at(self, function: Any, blocks: int, addresses: Any) -> None:
         stream = ctypes.c_void_p(self._torch.cuda.current_stream(self._device).cuda_stream)
         _check(
             "cuLaunchKernel",

@@ -62,14 +62,17 @@ class DispatchModes:
             self.mode.places.forget()
 
     def follow_threads(self) -> None:
-        """Activate a mode on each thread that starts from now on."""
+        """Activate a mode on each thread that starts from now on, but not on those that pin a loader's batches.
+
+        These get batches in the order in which the workers bring them.
+        """
         import threading
 
         replace(threading.Thread, "_bootstrap_inner", self._in_threads)
 
     def _in_threads(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def _bootstrap_inner(thread: Any) -> Any:
-            if self._watcher.watching:
+            if self._watcher.watching and not private_api.pins_batches(self._torch, thread):
                 self.enter()
             try:
                 return original(thread)

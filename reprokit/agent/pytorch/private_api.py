@@ -118,6 +118,12 @@ uses_cuda = attrgetter("cuda._initialized")  # whether this process has begun to
 containers = attrgetter("_parameters", "_buffers", "_modules")  # dicts of the module itself, without its children
 
 
+def pins_batches(torch: Any, thread: Any) -> bool:
+    """Return whether a thread of Python's is to pin the batches of a loader."""
+    target = getattr(thread, "_target", None)
+    return target is not None and target is torch.utils.data._utils.pin_memory._pin_memory_loop
+
+
 def is_module(value: Any) -> bool:
     """Return whether a module has been initialized."""
     return "_modules" in vars(value)

@@ -73,5 +73,5 @@ class DeviceSums:
             position, page.count = page.count, page.count + 1
             if device not in self._digesters:
                 self._digesters[device], _ = digester_of(self._torch, device)
-        self._digesters[device].add_sum(tensor, page.sums[position])
+            self._digesters[device].add_sum(tensor, page.sums, position)
         pending.add(page, position, salt)
