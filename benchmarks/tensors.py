@@ -1,62 +1,53 @@
-"""What saving tensors costs a step of two small trainings, and what it costs that a run can be asked: in turn.
-
-Beside the ratios to the bare training stand those of smdebug 1.0.34, measured on the same trainings' sizes.
-"""
+"""What saving tensors adds to a recorded step of two small trainings, off and on in turn within one process."""
 
 from __future__ import annotations
 
-import functools
 import os
-import shutil
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.measure import REPROKIT, in_turn, scratch, show
 from reprokit import trial
 
 ROOT = Path(__file__).parents[1]
-STEPS = {"mlp": 2000, "cnn": 400, "mlp-gpu": 1000, "cnn-gpu": 1000}
-SIDES: dict[str, tuple[str, ...]] = {
-    "recorded": (),
-    "idle": ("--tensors", "all 1000000000"),
-    "weights every step": ("--tensors", "weights,biases"),
-    "all every 10th step": ("--tensors", "all every=10"),
-    "l2 of weights, every step": ("--tensors", "weights,biases reduce=l2"),
+PAIRS = 12  # of blocks of steps, for each run asked for
+SIDES = {
+    "idle": "all 1000000000",
+    "weights every step": "weights,biases",
+    "all every 10th step": "all every=10",
+    "l2 of weights, every step": "weights,biases reduce=l2",
 }
 TARGETS = {
-    "mlp": "idle 1.02, weights 1.3, all 1.3 (smdebug: 1.18, 3.81, 2.26)",
-    "cnn": "idle 1.02, weights 1.15, all 1.1 (smdebug: 1.07, 1.49, 1.42)",
-    "mlp-gpu": "not asked",
-    "cnn-gpu": "not asked",
+    "mlp": "idle 1.02, weights 1.3, all 1.3, l2 1.03 (smdebug against bare: 1.18, 3.81, 2.26)",
+    "cnn": "idle 1.02, weights 1.15, all 1.1, l2 1.03 (smdebug against bare: 1.07, 1.49, 1.42)",
 }
 
 
-def step_times(kind: str, directory: Path, options: tuple[str, ...] | None) -> tuple[float, float]:
-    """Microseconds of a step on the clock and of all processors; bare without options."""
-    training = [sys.executable, "-m", "benchmarks.tensors_training", kind, str(STEPS[kind])]
-    run = directory / "run"
-    shutil.rmtree(run, ignore_errors=True)
-    command = training if options is None else [REPROKIT, "record", "-o", str(run), *options, "--", *training]
+def block_pairs(kind: str, directory: Path, rule: str, pairs: int) -> list[tuple[float, float]]:
+    """Microseconds of all processors that a step takes without saving and with it, by pairs of blocks."""
+    training = [sys.executable, "-m", "benchmarks.tensors_training", kind, str(pairs)]
+    command = [REPROKIT, "record", "--overwrite", "-o", str(directory / "run"), "--tensors", rule, "--", *training]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-    wall, processors = map(float, done.stdout.split())
-    return wall, processors
+    lines = [line.split() for line in done.stdout.splitlines()]
+    return [(float(without), float(saved)) for without, saved in lines]
 
 
 def training(kind: str, runs: int) -> None:
-    """All sides in turn, on the clock and of all processors."""
-    print(f"a small {kind.upper()}, one thread, {STEPS[kind]} steps; against recorded at most: {TARGETS[kind]}")
+    """Each rule in processes of its own: the median ratio within pairs, the middle half, and the standard error."""
+    print(f"a small {kind.upper()}, one thread, of all processors; at most: {TARGETS[kind]}")
     with scratch() as name:
-        of = functools.partial(step_times, kind, Path(name))
-        sides: dict[str, Callable[[], tuple[float, float]]] = {"bare": lambda: of(None)}
-        sides.update({side: functools.partial(of, options) for side, options in SIDES.items()})
-        results = in_turn(sides, runs)
-    for part, title in enumerate(("on the clock", "of all processors")):
-        print(f" {title}")
-        show({side: [pair[part] for pair in pairs] for side, pairs in results.items()}, "us", "recorded")
+        for side, rule in SIDES.items():
+            pairs = [pair for _ in range(runs) for pair in block_pairs(kind, Path(name), rule, PAIRS)]
+            ratios = [saved / without for without, saved in pairs]
+            low, middle, high = statistics.quantiles(ratios, n=4)
+            error = 1.25 * statistics.stdev(ratios) / len(ratios) ** 0.5
+            step = statistics.median(without for without, _ in pairs)
+            spread = f"{low:.3f} to {high:.3f}, +- {error:.3f}, {len(pairs)} pairs"
+            print(f"  {side:<26} {middle:.3f} x of {step:.0f} us ({spread})", flush=True)
 
 
 def reading(runs: int) -> None:
@@ -90,14 +81,7 @@ def reading(runs: int) -> None:
         show(in_turn({"trial": read}, max(5, runs)), "ms", "trial")
 
 
-def main(runs: int, kinds: Sequence[str] = tuple(STEPS)) -> None:
-    for kind in kinds:
-        if kind.endswith("-gpu") and shutil.which("nvidia-smi") is None:
-            print(f"{kind}: not measured: there is no GPU")
-        else:
-            training(kind, runs)
+def main(runs: int) -> None:
+    for kind in TARGETS:
+        training(kind, runs)
     reading(runs)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2:])
