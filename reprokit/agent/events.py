@@ -423,10 +423,13 @@ class Events:
 
     def arrange(self) -> None:
         """Rebuild the tuples of handlers from the listeners."""
-        tables = [(listener, listener.handlers()) for listener in self._listeners]
+        handlers: dict[type[TrainingEvent], tuple[Any, ...]] = {}
+        for listener in self._listeners:
+            on_error = self._on_error(listener)
+            for event, handler in listener.handlers().items():
+                handlers[event] = (*handlers.get(event, ()), (on_error, handler))
         for event, name in _ATTRIBUTES.items():
-            handlers = [(self._on_error(listener), table[event]) for listener, table in tables if event in table]
-            setattr(self, name, tuple(handlers))
+            setattr(self, name, handlers.get(event, ()))
 
     def _on_error(self, listener: EventListener) -> Callable[[Exception, Handler], object]:
         return getattr(listener, "failed", lambda error, handler: self._failed(handler, error))
