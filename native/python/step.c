@@ -183,6 +183,11 @@ PyDoc_STRVAR(use_exchange_text,
              "use_exchange(plain)\n--\n\n"
              "Have tensors of this class described by DLPack's exchange; whether it has one that is known.");
 
+PyDoc_STRVAR(layouts_text,
+             "layouts((plain, parameter), tensors)\n--\n\n"
+             "Describe a list of tensors: bytes that differ if their number, a dtype or a shape does, and a struct\n"
+             "rkt_array for each. None where one is not of the classes `plain` and `parameter`, not float32 or\n"
+             "float64, empty, not contiguous, or not in this process' memory.");
 PyDoc_STRVAR(changes_text, "changes(tensors)\n--\n\n"
                            "How often these tensors were changed in place, together.");
 PyDoc_STRVAR(same_text, "same(left, right)\n--\n\nWhether two lists have the same objects.");
@@ -246,6 +251,7 @@ static PyMethodDef methods[] = {
     {"finite", are_finite, METH_VARARGS, finite_text},
     {"number", loss_number, METH_O, number_text},
     {"bytes_of", bytes_of, METH_O, bytes_of_text},
+    {"layouts", rkp_layouts, METH_VARARGS, layouts_text},
     {"changes", rkp_changes, METH_O, changes_text},
     {"same", rkp_same, METH_VARARGS, same_text},
     {"fold", rkp_fold, METH_VARARGS, fold_text},

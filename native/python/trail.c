@@ -42,6 +42,59 @@ static bool locate(const struct classes *classes, PyObject *tensor, struct rkt_s
     return at->size != UINT64_MAX;
 }
 
+/* ---- layouts --------------------------------------------------------------------------------------------------- */
+
+/* Describes a tensor by words: dtype, number of axes, shape. Returns their count; 0 if its bytes are not all that it
+ * is, or are not floating-point numbers of one of the two usual precisions, in order, in this process's memory. */
+static size_t describe_layout(const struct classes *classes, PyObject *tensor, int64_t *words, struct rkt_array *at) {
+    struct rkt_stretch stretch;
+    struct dl_tensor shaped;
+    if (!locate(classes, tensor, &stretch, &shaped) || shaped.ndim < 0 || shaped.ndim > MAX_AXES) return 0;
+    if (shaped.code != DL_FLOAT || (shaped.bits != 32 && shaped.bits != 64) || shaped.lanes != 1) return 0;
+    if (!stretch.size || rkp_is_negative(tensor)) return 0;
+    *at = (struct rkt_array){stretch.address, stretch.size * 8 / shaped.bits, shaped.bits == 64};
+    words[0] = shaped.bits;
+    words[1] = shaped.ndim;
+    memcpy(words + 2, shaped.shape, (size_t)shaped.ndim * sizeof(*words));
+    return 2 + (size_t)shaped.ndim;
+}
+
+/* Returns words and places of tensors; NULL if one has no description, or an exception is set. */
+static PyObject *describe_layouts(const struct classes *classes, PyObject *tensors, size_t count, int64_t *words,
+                                  struct rkt_array *places) {
+    size_t length = 0;
+    for (size_t i = 0; i < count; i++) {
+        PyObject *tensor = PyList_GetItem(tensors, (Py_ssize_t)i);
+        Py_XINCREF(tensor); /* reading its attributes may run Python code */
+        size_t size = tensor ? describe_layout(classes, tensor, words + length, places + i) : 0;
+        Py_XDECREF(tensor);
+        if (!size) return NULL;
+        length += size;
+    }
+    PyObject *layouts = PyBytes_FromStringAndSize((const char *)words, (Py_ssize_t)(length * sizeof(*words)));
+    PyObject *at = PyBytes_FromStringAndSize((const char *)places, (Py_ssize_t)(count * sizeof(*places)));
+    PyObject *result = layouts && at ? PyTuple_Pack(2, layouts, at) : NULL;
+    Py_XDECREF(layouts);
+    Py_XDECREF(at);
+    return result;
+}
+
+PyObject *rkp_layouts(PyObject *module, PyObject *arguments) {
+    (void)module;
+    struct classes classes;
+    PyObject *tensors, *result = NULL;
+    if (!PyArg_ParseTuple(arguments, "(OO)O!", &classes.plain, &classes.parameter, &PyList_Type, &tensors)) return NULL;
+    size_t count = (size_t)PyList_Size(tensors);
+    int64_t *words = PyMem_Malloc((count + 1) * (2 + MAX_AXES) * sizeof(*words));
+    struct rkt_array *places = PyMem_Malloc((count + 1) * sizeof(*places));
+    if (words && places) result = describe_layouts(&classes, tensors, count, words, places);
+    PyMem_Free(words);
+    PyMem_Free(places);
+    if (result) return result;
+    PyErr_Clear();
+    Py_RETURN_NONE;
+}
+
 /* ---- batches and losses ---------------------------------------------------------------------------------------- */
 
 /* Returns the cache key of dtype and shape, and of strides if the tensor is not contiguous; NULL if it has no shape. */

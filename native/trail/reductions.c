@@ -1,52 +1,131 @@
-/* reductions.c - reduces a tensor: with the same bits in every run, independent of the framework and its threads. */
+/* reductions.c - reduces tensors: with the same bits in every run, independent of the framework and its threads, of
+ * the processor, and of the tensor's alignment.
+ *
+ * Each sum has LANES partial sums in double precision: lane n adds the numbers n, n + LANES, ... in order, and the
+ * lanes are added in order at the end. */
 #include <math.h>
 #include <string.h>
 
 #include "trail.h"
 
-#define LANES  4 /* parallel partial sums, which are added in order at the end */
+#define LANES  16
+#define WIDTH  4   /* lanes of a vector, which compilers split for narrower processors */
+#define BLOCK  512 /* numbers that are in the first cache while all kinds of sums are added; a multiple of LANES */
 #define INLINE __attribute__((always_inline)) static inline
-#pragma GCC diagnostic ignored "-Wpsabi" /* no vector leaves this file */
 
 enum rkt_reduction { RKT_MIN, RKT_MAX, RKT_SUM, RKT_MEAN, RKT_VARIANCE, RKT_STD, RKT_PROD, RKT_L1, RKT_L2, RKT_EACH };
 
-typedef double numbers __attribute__((vector_size(8 * LANES)));
-typedef float singles __attribute__((vector_size(4 * LANES)));
-typedef int64_t masks __attribute__((vector_size(8 * LANES)));
+#define WANTS(reduction) (1u << (reduction))
+#define ANY_EXTREME      (WANTS(RKT_MIN) | WANTS(RKT_MAX))
+#define ANY_VARIANCE     (WANTS(RKT_VARIANCE) | WANTS(RKT_STD))
+#define ANY_SUM          (WANTS(RKT_SUM) | WANTS(RKT_MEAN))
+#define ALL              (WANTS(RKT_EACH) - 1)
+#define SQUARED_ERROR    WANTS(RKT_EACH) /* of the second pass */
 
-struct sums {
-    numbers sum, size, square, product, least, most;
+typedef double numbers __attribute__((vector_size(8 * WIDTH)));
+typedef float singles __attribute__((vector_size(4 * WIDTH)));
+typedef int64_t masks __attribute__((vector_size(8 * WIDTH)));
+
+/* The partial results of all lanes. */
+struct lanes {
+    numbers of[LANES / WIDTH];
 };
 
-/* Loads LANES numbers from i on, padded with `rest`. */
-INLINE numbers numbers_at(const void *data, uint64_t i, uint64_t count, bool is_double, double rest) {
-    if (i + LANES > count) {
-        numbers last;
-        for (uint64_t lane = 0; lane < LANES; lane++)
-            last[lane] = i + lane >= count ? rest
-                         : is_double       ? ((const double *)data)[i + lane]
-                                           : (double)((const float *)data)[i + lane];
-        return last;
-    }
-    numbers doubles;
-    singles floats;
-    if (is_double) {
-        memcpy(&doubles, (const double *)data + i, sizeof(doubles));
-        return doubles;
-    }
-    memcpy(&floats, (const float *)data + i, sizeof(floats));
-    return __builtin_convertvector(floats, numbers);
+struct sums {
+    struct lanes sum, size, square, product, least, most, squared_error;
+    numbers mean;
+};
+
+struct block {
+    const void *data;
+    uint64_t count;
+};
+
+/* Lane by lane, as compilers split conversions and choices of whole vectors before they know the processor. */
+INLINE numbers lesser(numbers x, numbers y) {
+    for (int n = 0; n < WIDTH; n++) x[n] = x[n] < y[n] ? x[n] : y[n];
+    return x;
 }
 
-INLINE numbers choose(masks mask, numbers yes, numbers no) {
-    return (numbers)(((masks)yes & mask) | ((masks)no & ~mask));
+INLINE numbers greater(numbers x, numbers y) {
+    for (int n = 0; n < WIDTH; n++) x[n] = x[n] > y[n] ? x[n] : y[n];
+    return x;
 }
 
 INLINE numbers absolute_values(numbers x) { return (numbers)((masks)x & INT64_MAX); }
 
-INLINE double sum_of_lanes(numbers lanes) {
+/* Reads WIDTH numbers from i on, without their signs if `mask` lacks that bit. */
+INLINE numbers numbers_at(const void *data, uint64_t i, bool is_double, int64_t mask) {
+    numbers doubles;
+    singles floats;
+    if (is_double) {
+        memcpy(&doubles, (const uint8_t *)data + i * sizeof(double), sizeof(doubles));
+    } else {
+        memcpy(&floats, (const uint8_t *)data + i * sizeof(float), sizeof(floats));
+        for (int n = 0; n < WIDTH; n++) doubles[n] = (double)floats[n];
+    }
+    return (numbers)((masks)doubles & mask);
+}
+
+/* Combines the numbers x of a block with the partial results `total`, lane by lane. */
+#define FOR_EACH_LANE(block, partial, expression)                                         \
+    do {                                                                                  \
+        struct lanes totals = *(partial);                                                 \
+        for (uint64_t i = 0; i < (block)->count; i += LANES)                              \
+            for (int part = 0; part < LANES / WIDTH; part++) {                            \
+                numbers x = numbers_at((block)->data, i + WIDTH * part, is_double, mask); \
+                numbers total = totals.of[part];                                          \
+                totals.of[part] = (expression);                                           \
+            }                                                                             \
+        *(partial) = totals;                                                              \
+    } while (0)
+
+/* Adds numbers, whose count is a multiple of LANES. */
+INLINE void add_block(const struct block *block, bool is_double, int64_t mask, uint32_t wanted, struct sums *sums) {
+    if (wanted & ANY_SUM) FOR_EACH_LANE(block, &sums->sum, total + x);
+    if (wanted & WANTS(RKT_L1)) FOR_EACH_LANE(block, &sums->size, total + absolute_values(x));
+    if (wanted & WANTS(RKT_L2)) FOR_EACH_LANE(block, &sums->square, total + x * x);
+    if (wanted & WANTS(RKT_PROD)) FOR_EACH_LANE(block, &sums->product, total * x);
+    if (wanted & ANY_EXTREME) FOR_EACH_LANE(block, &sums->least, lesser(x, total));
+    if (wanted & ANY_EXTREME) FOR_EACH_LANE(block, &sums->most, greater(x, total));
+    if (wanted & SQUARED_ERROR) FOR_EACH_LANE(block, &sums->squared_error, total + (x - sums->mean) * (x - sums->mean));
+}
+
+/* Reads a number, which may lie anywhere. */
+INLINE double number_at(const void *data, uint64_t i, bool is_double) {
+    double number;
+    float single;
+    if (is_double) return *(double *)memcpy(&number, (const uint8_t *)data + i * sizeof(number), sizeof(number));
+    return (double)*(float *)memcpy(&single, (const uint8_t *)data + i * sizeof(single), sizeof(single));
+}
+
+/* Adds the last numbers, padded by what changes no result. */
+INLINE void add_rest(const struct block *rest, bool is_double, int64_t mask, uint32_t wanted, double padding,
+                     struct sums *sums) {
+    double padded[LANES];
+    for (uint64_t i = 0; i < LANES; i++) padded[i] = i < rest->count ? number_at(rest->data, i, is_double) : padding;
+    add_block(&(struct block){padded, LANES}, true, mask, wanted, sums);
+}
+
+INLINE void add_all(const struct rkt_array *array, bool is_double, int64_t mask, uint32_t wanted, struct sums *sums) {
+    const uint8_t *data = (const uint8_t *)(uintptr_t)array->address;
+    uint64_t size = is_double ? sizeof(double) : sizeof(float), whole = array->count / LANES * LANES;
+    for (uint64_t i = 0; i < whole; i += BLOCK)
+        add_block(&(struct block){data + i * size, whole - i < BLOCK ? whole - i : BLOCK}, is_double, mask, wanted,
+                  sums);
+    struct block rest = {data + whole * size, array->count - whole};
+    if (!rest.count) return;
+    add_rest(&rest, is_double, mask, wanted & (ANY_SUM | WANTS(RKT_L1) | WANTS(RKT_L2)), 0, sums);
+    add_rest(&rest, is_double, mask, wanted & WANTS(RKT_PROD), 1, sums);
+    add_rest(&rest, is_double, mask, wanted & ANY_EXTREME, number_at(rest.data, 0, is_double), sums);
+    add_rest(&rest, is_double, mask, wanted & SQUARED_ERROR, sums->mean[0], sums);
+}
+
+INLINE double lane(const struct lanes *lanes, int number) { return lanes->of[number / WIDTH][number % WIDTH]; }
+
+INLINE double sum_of_lanes(const struct lanes *lanes) {
     double sum = 0;
-    for (int i = 0; i < LANES; i++) sum += lanes[i];
+    for (int i = 0; i < LANES; i++) sum += lane(lanes, i);
     return sum;
 }
 
@@ -54,13 +133,13 @@ INLINE double sum_of_lanes(numbers lanes) {
 INLINE void finish(const struct sums *sums, uint64_t count, double *result) {
     double product = 1, least = INFINITY, most = -INFINITY;
     for (int i = 0; i < LANES; i++) {
-        product *= sums->product[i];
-        least = sums->least[i] < least ? sums->least[i] : least;
-        most = sums->most[i] > most ? sums->most[i] : most;
+        product *= lane(&sums->product, i);
+        least = lane(&sums->least, i) < least ? lane(&sums->least, i) : least;
+        most = lane(&sums->most, i) > most ? lane(&sums->most, i) : most;
     }
-    result[RKT_SUM] = sum_of_lanes(sums->sum);
-    result[RKT_L1] = sum_of_lanes(sums->size);
-    result[RKT_L2] = __builtin_sqrt(sum_of_lanes(sums->square));
+    result[RKT_SUM] = sum_of_lanes(&sums->sum);
+    result[RKT_L1] = sum_of_lanes(&sums->size);
+    result[RKT_L2] = __builtin_sqrt(sum_of_lanes(&sums->square));
     result[RKT_PROD] = product;
     result[RKT_MEAN] = result[RKT_SUM] / (double)count;
     bool is_number = result[RKT_L1] == result[RKT_L1]; /* sizes have no infinities of two signs */
@@ -68,60 +147,54 @@ INLINE void finish(const struct sums *sums, uint64_t count, double *result) {
     result[RKT_MAX] = is_number ? most : NAN;
 }
 
-/* Reduces all numbers. Padding is zero, one for the product, and the first number for minimum and maximum. */
-INLINE void reduce(const void *data, uint64_t count, bool is_double, bool of_sizes, bool second, double *result) {
-    double first = is_double ? *(const double *)data : (double)*(const float *)data;
-    numbers zeros = {0}, ones = zeros + 1;
-    struct sums sums = {zeros, zeros, zeros, ones, ones * INFINITY, ones * -INFINITY};
-    for (uint64_t i = 0; i < count; i += LANES) {
-        numbers x = numbers_at(data, i, count, is_double, 0), size = absolute_values(x), other = x;
-        x = of_sizes ? size : x;
-        sums.sum += x;
-        sums.size += size;
-        sums.square += x * x;
-        bool is_cut = i + LANES > count;
-        other = is_cut ? numbers_at(data, i, count, is_double, 1) : other;
-        sums.product *= of_sizes ? absolute_values(other) : other;
-        other = is_cut ? numbers_at(data, i, count, is_double, first) : other;
-        other = of_sizes ? absolute_values(other) : other;
-        sums.least = choose(other < sums.least, other, sums.least);
-        sums.most = choose(other > sums.most, other, sums.most);
+INLINE void reduce(const struct rkt_array *array, bool is_double, bool of_sizes, uint32_t wanted, double *result) {
+    struct sums sums;
+    memset(&sums, 0, sizeof(sums));
+    for (int part = 0; part < LANES / WIDTH; part++) {
+        sums.product.of[part] += 1;
+        sums.least.of[part] += INFINITY;
+        sums.most.of[part] -= INFINITY;
     }
-    finish(&sums, count, result);
-    numbers squares = zeros, mean = zeros + result[RKT_MEAN];
-    for (uint64_t i = 0; second && i < count; i += LANES) {
-        numbers x = numbers_at(data, i, count, is_double, result[RKT_MEAN]);
-        x = (of_sizes ? absolute_values(x) : x) - mean;
-        squares += x * x;
-    }
-    result[RKT_VARIANCE] = sum_of_lanes(squares) / (double)count;
+    int64_t mask = of_sizes ? INT64_MAX : -1;
+    if (wanted & ANY_EXTREME) wanted |= WANTS(RKT_L1);
+    if (wanted & ANY_VARIANCE) wanted |= WANTS(RKT_MEAN);
+    add_all(array, is_double, mask, wanted, &sums);
+    finish(&sums, array->count, result);
+    if (!(wanted & ANY_VARIANCE)) return;
+    sums.mean += result[RKT_MEAN];
+    add_all(array, is_double, mask, SQUARED_ERROR, &sums);
+    result[RKT_VARIANCE] = sum_of_lanes(&sums.squared_error) / (double)array->count;
     result[RKT_STD] = __builtin_sqrt(result[RKT_VARIANCE]);
 }
 
-INLINE void reduce_either(const void *data, uint64_t count, bool is_double, bool of_sizes, bool second,
-                          double *result) {
-    if (is_double)
-        reduce(data, count, true, of_sizes, second, result);
-    else
-        reduce(data, count, false, of_sizes, second, result);
+/* Reduces the numbers, then their absolute values. */
+INLINE void reduce_each(const struct rkt_array *arrays, uint64_t count, uint32_t wanted, double *results) {
+    for (uint64_t i = 0; i < 2 * count; i++) {
+        uint32_t of_kind = i % 2 ? wanted >> RKT_EACH : wanted & ALL;
+        if (!of_kind || !arrays[i / 2].count) continue;
+        if (arrays[i / 2].is_double)
+            reduce(&arrays[i / 2], true, i % 2, of_kind, results + i * RKT_EACH);
+        else
+            reduce(&arrays[i / 2], false, i % 2, of_kind, results + i * RKT_EACH);
+    }
 }
 
 #if defined(__x86_64__)
 /* The same operations in the same order, four at a time. */
-__attribute__((target("avx2"))) static void reduce_by_avx2(const void *data, uint64_t count, bool is_double,
-                                                           bool of_sizes, bool second, double *result) {
-    reduce_either(data, count, is_double, of_sizes, second, result);
+__attribute__((target("avx2"))) static void reduce_by_avx2(const struct rkt_array *arrays, uint64_t count,
+                                                           uint32_t wanted, double *results) {
+    reduce_each(arrays, count, wanted, results);
 }
 #endif
 
-/* Reduces at least one number, or their absolute values; with `second` also what needs a second pass. */
-RK_EXPORT void reprokit_trail_reduce(const void *data, uint64_t count, uint32_t is_double, uint32_t of_sizes,
-                                     uint32_t second, double *result) {
+/* Reduces arrays. Bit n of `wanted` asks for reduction n, bit RKT_EACH + n for that of absolute values; each array has
+ * 2 * RKT_EACH results, and only those asked for are meaningful. */
+RK_EXPORT void reprokit_trail_reduce(const struct rkt_array *arrays, uint64_t count, uint32_t wanted, double *results) {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx2")) {
-        reduce_by_avx2(data, count, is_double, of_sizes, second, result);
+        reduce_by_avx2(arrays, count, wanted, results);
         return;
     }
 #endif
-    reduce_either(data, count, is_double, of_sizes, second, result);
+    reduce_each(arrays, count, wanted, results);
 }

@@ -22,9 +22,10 @@
 
 enum rkt_put { RKT_COPIED, RKT_HAND_OVER, RKT_TOO_LARGE, RKT_ENDED };
 
-/* A value of a shard: its digest is written at offset `place` of the lines. */
+/* A value of a shard: its digest is written at offset `place` of the lines. One that has the bytes of an earlier value
+ * has no size, and the place of that one's digest. */
 struct rkt_value {
-    uint64_t size, salt, place;
+    uint64_t size, salt, place, earlier;
 };
 
 /* A shard to be written, in a separate mapping, followed by its tables and texts. */
@@ -78,9 +79,10 @@ static void write_digests(struct rkt_shard *shard) {
     const uint8_t *data = shard->data;
     for (uint64_t i = 0; i < shard->count; data += shard->values[i++].size) {
         const struct rkt_value *value = &shard->values[i];
-        char digest[17];
-        rk_append_hex(digest, sizeof(digest), 0, reprokit_trail_digest(data, value->size, value->salt));
-        memcpy(text_of(shard) + value->place, digest, 16);
+        char digest[17], *text = text_of(shard);
+        if (!value->earlier)
+            rk_append_hex(digest, sizeof(digest), 0, reprokit_trail_digest(data, value->size, value->salt));
+        memcpy(text + value->place, value->earlier ? text + value->earlier : digest, 16);
     }
 }
 
@@ -204,6 +206,12 @@ RK_EXPORT uint32_t reprokit_trail_put(struct rkt_saver *saver, const void *data,
     memcpy(saver->ring + saver->at % saver->size, data, size);
     saver->at += size;
     return RKT_COPIED;
+}
+
+/* Returns whether data are the same bytes as those copied to the offset of the shard that is being filled. */
+RK_EXPORT uint32_t reprokit_trail_is_copy(const struct rkt_saver *saver, const void *data, uint64_t size,
+                                          uint64_t offset) {
+    return !memcmp(saver->ring + saver->begin % saver->size + offset, data, size);
 }
 
 /* Returns whether the values should be handed over at the end of this step. */

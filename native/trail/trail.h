@@ -105,6 +105,11 @@ struct rkt_stretch {
     uint64_t address, size;
 };
 
+/* Floating-point numbers to be reduced. */
+struct rkt_array {
+    uint64_t address, count, is_double;
+};
+
 /* The agent's data of a step: digests of batch and loss, and addresses of the random states. */
 struct rkt_facts {
     uint64_t flags, how;

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import itertools
 import json
+import math
+import operator
 import os
 import subprocess
 import sys
@@ -14,7 +18,7 @@ from typing import Any
 import pytest
 
 from reprokit.agent.questions.tensor_rules import Choice, TensorMatcher
-from reprokit.agent.questions.tensor_writer import NumberArray, TensorLibrary, TensorWriter
+from reprokit.agent.questions.tensor_writer import REDUCTIONS, NumberArray, TensorLibrary, TensorWriter
 from reprokit.native import trail_path
 from tests.questions.test_tensors import Saved
 
@@ -96,20 +100,38 @@ def test_a_full_disk_ends_the_saving_and_nothing_else(tmp_path: Path) -> None:
     assert not list(run.rglob("*.partial"))
 
 
+def reduced(array: Any) -> dict[str, float]:
+    numbers = NumberArray(array.ctypes.data, array.size, array.dtype == "float64", array)
+    return dict(zip(REDUCTIONS, TensorLibrary(str(trail_path())).reduce(numbers.packed(), REDUCTIONS), strict=True))
+
+
 def test_reductions_are_those_of_the_numbers() -> None:
     numpy = pytest.importorskip("numpy")
-    library = TensorLibrary(str(trail_path()))
     names = ["min", "max", "mean", "std", "variance", "sum", "prod", "l1", "l2"]
-    for dtype in ("float32", "float64"):
-        array = numpy.random.default_rng(3).normal(size=1003).astype(dtype)
-        numbers = NumberArray(array.ctypes.data, array.size, dtype == "float64", array)
-        found = library.reductions(numbers, [*names, *(f"abs_{name}" for name in names)])
+    for dtype, size in itertools.product(("float32", "float64"), (1, 15, 16, 1003)):
+        array = numpy.random.default_rng(3).normal(size=size).astype(dtype)
+        found = reduced(array)
         for prefix, exact in (("", array.astype("float64")), ("abs_", abs(array.astype("float64")))):
             expected = {"l1": abs(exact).sum(), "l2": numpy.sqrt((exact**2).sum()), "variance": exact.var()}
             for name in names:
                 wanted = expected.get(name, getattr(exact, name, lambda: None)())
                 assert found[prefix + name] == pytest.approx(wanted, rel=1e-12, abs=1e-300), (dtype, prefix, name)
-    bad = numpy.array([1.0, numpy.nan, 3.0])
-    found = library.reductions(NumberArray(bad.ctypes.data, 3, True, bad), ["min", "max", "mean"])
-    assert all(number != number for number in found.values())
-    assert library.reductions(NumberArray(0, 0, True, None), names) == {}
+    found = reduced(numpy.array([1.0, numpy.nan, 3.0]))
+    assert all(math.isnan(found[name]) for name in ("min", "max", "mean"))
+
+
+def test_sums_are_added_in_the_documented_order() -> None:
+    """Sixteen partial sums, each of every sixteenth number, for any alignment: the same bits on each machine."""
+    numpy = pytest.importorskip("numpy")
+    numbers = (numpy.random.default_rng(4).normal(size=5003) * 10.0 ** numpy.arange(5003).clip(0, 30)).astype("float32")
+    for shift in range(4):
+        room = numpy.zeros(4 * numbers.size + 4, dtype="uint8")
+        array = room[shift : shift + 4 * numbers.size].view("float32")
+        array[:] = numbers
+        lanes, squares = [0.0] * 16, [0.0] * 16
+        for place, number in enumerate(map(float, numbers)):
+            lanes[place % 16] += number
+            squares[place % 16] += number * number
+        found = reduced(array)
+        assert found["sum"] == functools.reduce(operator.add, lanes, 0.0)
+        assert found["l2"] == math.sqrt(functools.reduce(operator.add, squares, 0.0))

@@ -346,3 +346,26 @@ def test_reductions_and_steps_are_chosen_and_what_matches_nothing_is_said(tmp_pa
     line = other.by_place[2, "train", "last.weight", 0, True]
     assert line["reductions"]["l2"] == pytest.approx(np.linalg.norm(values), rel=1e-14)
     assert line["reductions"]["variance"] == pytest.approx(values.var(), rel=1e-14)
+
+
+@pytest.mark.slow
+def test_parameters_that_change_between_steps_are_saved_as_they_are(tmp_path: Path) -> None:
+    rules = ("--tensors", "weights,biases", "--tensors", "weights,biases reduce=l2,abs_max")
+    run = record(tmp_path, "run", f"pytorch_changing.py {tmp_path}/values.npz", *rules)
+    saved, values = Saved(run), np.load(tmp_path / "values.npz")
+    assert len(values) > 70
+    for key, value in values.items():
+        step, name = int(key.split()[0]), key.split()[1]
+        line, reduced = (saved.by_place[step, "train", name, 0, is_reduced] for is_reduced in (False, True))
+        assert line["dtype"] == reduced["dtype"] == value.dtype.name, key
+        assert saved.of(line) == value.tobytes(), key
+        assert reduced["reductions"]["l2"] == pytest.approx(np.linalg.norm(value.astype("float64")), rel=1e-12)
+        assert reduced["reductions"]["abs_max"] == abs(value).max()
+
+
+@pytest.mark.slow
+def test_a_value_that_is_another_one_s_bytes_is_written_once(tmp_path: Path) -> None:
+    """Like the input of a module, which is the output of the one before it."""
+    saved = Saved(record(tmp_path, "run", "pytorch_tensors.py", "--tensors", "all mode=global"))
+    places = {(line["file"], line["shard"], line["key"]) for line in saved.by_place.values()}
+    assert len(places) < len(saved.by_place)

@@ -56,6 +56,7 @@ class TensorRules:
     def __init__(self, rules: Sequence[Mapping[str, Any]]) -> None:
         self._rules = [TensorMatcher(rule) for rule in rules]
         self._choices: dict[Any, Choice | None] = {}
+        self._wants: dict[Any, bool] = {}
         self._due: tuple[TensorMatcher, ...] = ()
         self._names: set[str] = set()
         self.begin(0)
@@ -68,12 +69,20 @@ class TensorRules:
         """Select the rules that apply to a step that begins."""
         due = tuple([rule for rule in self._rules if rule.is_due(step)])
         if due != self._due:
-            self._due, self._choices = due, {}
+            self._due, self._choices, self._wants = due, {}, {}
+
+    @property
+    def is_any_due(self) -> bool:
+        """Return whether any rule applies to the current step."""
+        return bool(self._due)
 
     def wants(self, *collections: str, ever: bool = False) -> bool:
         """Return whether tensors of these collections may be saved, in the current step or in any."""
-        rules = self._rules if ever else self._due
-        return any(rule.patterns or not rule.collections.isdisjoint(collections) for rule in rules)
+        key = collections, ever
+        if key not in self._wants:
+            rules = self._rules if ever else self._due
+            self._wants[key] = any(rule.patterns or not rule.collections.isdisjoint(collections) for rule in rules)
+        return self._wants[key]
 
     def asks_for(self, name: str) -> bool:
         """Return whether a rule of this step names a collection of one tensor, also by a pattern, but not as `all`."""
@@ -84,7 +93,7 @@ class TensorRules:
 
     def choice(self, name: str, collections: Sequence[str], mode: str) -> Choice | None:
         """Return what is saved of a tensor in this step; None if nothing."""
-        key = name, mode
+        key = (name, mode, *collections)
         if key not in self._choices:
             rules = [rule for rule in self._due if rule.chooses(name, collections, mode)]
             self._choices[key] = Choice(rules) if rules else None

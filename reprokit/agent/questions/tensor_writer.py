@@ -18,7 +18,7 @@ from ..core.json_text import to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
     from ..agent import Agent
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 COPIED, HAND_OVER, TOO_LARGE, ENDED = range(4)  # enum rkt_put of native/trail/tensors.c
-REDUCTIONS = ("min", "max", "sum", "mean", "variance", "std", "prod", "l1", "l2")  # enum rkt_reduction
-SECOND_PASS = frozenset(["variance", "std", "abs_variance", "abs_std"])
-ABSOLUTE = "abs_"
+_PLAIN = ("min", "max", "sum", "mean", "variance", "std", "prod", "l1", "l2")  # enum rkt_reduction
+REDUCTIONS = {name: place for place, name in enumerate([*_PLAIN, *(f"abs_{name}" for name in _PLAIN)])}
+_VALUE = struct.Struct("<4Q")  # struct rkt_value of native/trail/tensors.c
+_ARRAY = struct.Struct("<3Q")  # struct rkt_array of native/trail/trail.h
 _AS_PARTS = {"complex128": ("F64", (2,)), "complex32": ("F16", (2,))}  # dtypes that safetensors lacks
 _REASONS = {28: "disk-full", 122: "disk-full", 27: "disk-full"}  # ENOSPC, EDQUOT, EFBIG
 
@@ -40,6 +41,10 @@ class NumberArray:
         self.address, self.count, self.is_double = address, count, is_double
         self.owner = owner  # kept alive until the numbers are read
 
+    def packed(self) -> bytes:
+        """Return the struct rkt_array."""
+        return _ARRAY.pack(self.address, self.count, self.is_double)
+
 
 class TensorLibrary:
     """The functions of the trail's native library that save tensors."""
@@ -47,25 +52,48 @@ class TensorLibrary:
     def __init__(self, path: str) -> None:
         number, word, pointer, text = ctypes.c_uint64, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_char_p
         function = partial(trail_library.function, ctypes.CDLL(path))
+        with_gil = partial(trail_library.function, ctypes.PyDLL(path))  # for calls that are short
         self.saver = function("saver", pointer, text, text, text, number, ctypes.POINTER(ctypes.c_int))
         self.put = function("put", word, pointer, number, number)
-        self.is_due = function("is_due", word, pointer)
+        self.is_due = with_gil("is_due", word, pointer)
+        self.is_copy = function("is_copy", word, pointer, number, number, number)
         self.shard = function("shard", word, pointer, text, number, text, number, text, number, number)
         self.settle = function("settle", word, pointer)
         self.lines = function("lines", word, pointer, text, number)
-        self._reduce = function("reduce", None, number, number, word, word, word, ctypes.POINTER(ctypes.c_double))
+        self._reduce = function("reduce", None, text, number, word, ctypes.POINTER(ctypes.c_double))
 
-    def reductions(self, numbers: NumberArray, names: Sequence[str]) -> dict[str, float]:
-        """Return the reductions of these names, computed over the numbers."""
-        results: dict[str, float] = {}
-        buffer = (ctypes.c_double * len(REDUCTIONS))()
-        for prefix in ("", ABSOLUTE):
-            selected = [name for name in names if name.startswith(ABSOLUTE) == bool(prefix)]
-            if selected and numbers.count:
-                needs_second_pass = not SECOND_PASS.isdisjoint(selected)
-                self._reduce(numbers.address, numbers.count, numbers.is_double, bool(prefix), needs_second_pass, buffer)
-                results.update({name: buffer[REDUCTIONS.index(name[len(prefix) :])] for name in selected})
-        return {name: results[name] for name in names if name in results}
+    def reduce(self, arrays: bytes, names: Iterable[str]) -> list[float]:
+        """Return len(REDUCTIONS) numbers for each struct rkt_array; those of other names have no meaning."""
+        count = len(arrays) // _ARRAY.size
+        results = (ctypes.c_double * (count * len(REDUCTIONS)))()
+        self._reduce(arrays, count, sum([1 << REDUCTIONS[name] for name in names]), results)
+        return results[:]
+
+
+class ValueLine:
+    """What the lines of a tensor's values have in common, while its choice, dtype and shape are the same."""
+
+    def __init__(self, name: str, mode: str, call: int, choice: Choice, spelling: tuple[str, str, int]) -> None:
+        self.name, self.mode, self.choice, self.spelling = name, mode, choice, spelling
+        self.text = f',"mode":"{mode}","name":{to_json(name)},"call":{call},{spelling[1]}'  # behind the step
+        self.reductions = [(f'"{reduction}":', REDUCTIONS[reduction]) for reduction in choice.reductions]
+
+
+class SavedCopy:
+    """The bytes of a value in the shard that is being filled."""
+
+    def __init__(self, key: int, offset: int) -> None:
+        self.key, self.offset = key, offset
+        self.place = 0  # of the digest in the lines, once there is one
+
+
+class SavePlan:
+    """The lines of tensors that are saved together at each update, for as long as choices and layouts are the same."""
+
+    def __init__(self, choices: list[tuple[str, Choice]], layouts: bytes, lines: list[ValueLine]) -> None:
+        self.choices, self.layouts, self.lines = choices, layouts, lines
+        self.calls = {(line.name, line.mode): 1 for line in lines}
+        self.reductions = dict.fromkeys([name for _, choice in choices for name in choice.reductions])
 
 
 class TensorWriter:
@@ -84,6 +112,7 @@ class TensorWriter:
         self._shard = 0
         self._head_entries: list[str] = []
         self._values: list[bytes] = []
+        self._copies: dict[Any, SavedCopy] = {}  # by memory and spelling
         self._lines: list[str] = []
         self._length = self._offset = 0
         self._declared: set[str] = set()
@@ -91,7 +120,7 @@ class TensorWriter:
         self._kinds: dict[Any, tuple[str, str, int]] = {}  # by dtype and shape
         self.has_ended = False
 
-    def _begin(self) -> None:
+    def _begin(self) -> TensorLibrary:
         path = trail_library.path_of(self._agent.run)
         if path is None:
             raise RuntimeError("no tensors are saved, as the library for it is not there")
@@ -104,6 +133,7 @@ class TensorWriter:
         if not self._saver:
             raise OSError(error.value, "no tensors are saved, as their files cannot be written")
         self._library = library
+        return library
 
     def declare(self, name: str, collections: Sequence[str], facts: Callable[[], Mapping[str, object]]) -> None:
         """Write, once, a tensor's collections and facts."""
@@ -123,19 +153,42 @@ class TensorWriter:
         if self.has_ended:
             return
         with self._lock:
-            if self._library is None:
-                self._begin()
-            head, kind, _ = spelling = self._kinds.get((dtype, shape)) or self._kind(dtype, shape)
             step, mode, name, call = value_key
-            line = f'{{"step":{step},"mode":"{mode}","name":{to_json(name)},"call":{call},{kind}'
+            line, results = self.line(name, mode, call, choice, dtype, shape), []
+            library = self._library or self._begin()
             if choice.reductions:
-                assert self._library is not None
-                reductions = self._library.reductions(numbers(), choice.reductions)
-                self._add(f'{line},"reductions":{to_json({key: _readable(reductions[key]) for key in reductions})}}}\n')
-            if choice.is_full and not head:
-                self._drop(step, mode, name, "unreadable")
-            elif choice.is_full:
-                self._copy(line, spelling, memory)
+                array = numbers()
+                results = library.reduce(array.packed(), choice.reductions) if array.count else []
+            self._put_line(step, line, memory, results)
+
+    def put_again(self, step: int, plan: SavePlan, arrays: bytes) -> None:
+        """Save values by a plan that fits them; each is given as a struct rkt_array."""
+        if self.has_ended:
+            return
+        with self._lock:
+            library, results = self._library or self._begin(), []
+            if plan.reductions:
+                results = library.reduce(arrays, plan.reductions)
+            first = 0
+            for line, (address, count, is_double) in zip(plan.lines, _ARRAY.iter_unpack(arrays)):
+                self._put_line(step, line, (address, count * (8 if is_double else 4)), results, first)
+                first += len(REDUCTIONS)
+
+    def line(self, name: str, mode: str, call: int, choice: Choice, dtype: str, shape: tuple[int, ...]) -> ValueLine:
+        """Return what the lines of a tensor's values have in common."""
+        return ValueLine(name, mode, call, choice, self._kinds.get((dtype, shape)) or self._kind(dtype, shape))
+
+    def _put_line(
+        self, step: int, line: ValueLine, memory: tuple[int, int], results: Sequence[float], first: int = 0
+    ) -> None:
+        text = f'{{"step":{step}{line.text}'
+        if line.reductions:
+            reduced = [f"{name}{_number(results[first + place])}" for name, place in line.reductions if results]
+            self._add(f'{text},"reductions":{{{",".join(reduced)}}}}}\n')
+        if line.choice.is_full and not line.spelling[0]:
+            self._drop(step, line.mode, line.name, "unreadable")
+        elif line.choice.is_full:
+            self._copy(text, line.spelling, memory)
 
     def _kind(self, dtype: str, shape: tuple[int, ...]) -> tuple[str, str, int]:
         """Return parts of a shard's header and of an index line for a dtype and shape, and their salt for digests."""
@@ -151,6 +204,11 @@ class TensorWriter:
     def _copy(self, line: str, spelling: tuple[str, str, int], memory: tuple[int, int]) -> None:
         address, size = memory
         assert self._library is not None
+        # Often the next module's input, which the bytes tell.
+        earlier = self._copies.get((memory, spelling))
+        if earlier is not None and self._library.is_copy(self._saver, address, size, earlier.offset):
+            self._add_value(line, 0, spelling, earlier)
+            return
         answer = self._library.put(self._saver, address, size)
         if answer == HAND_OVER:
             self._hand_over()
@@ -158,14 +216,20 @@ class TensorWriter:
         if answer == ENDED:
             self._end()
             return
-        key = len(self._head_entries)
-        self._head_entries.append(f'"{key}":{spelling[0]}{self._offset},{self._offset + size}]}}')
-        start = f'{line},"shard":{self._shard},"key":"{key}","digest":"'
-        self._values.append(struct.pack("<3Q", size, spelling[2], self._length + len(start)))
-        self._add(f'{start}{"0" * 16}"}}\n')
+        copy = self._copies[memory, spelling] = SavedCopy(len(self._head_entries), self._offset)
+        self._head_entries.append(f'"{copy.key}":{spelling[0]}{self._offset},{self._offset + size}]}}')
+        self._add_value(line, size, spelling, copy)
         self._offset += size
         if answer == TOO_LARGE:
             self._hand_over(address)
+
+    def _add_value(self, line: str, size: int, spelling: tuple[str, str, int], copy: SavedCopy) -> None:
+        """Add the line of a value whose bytes are in the current shard, without a digest so far."""
+        start = f'{line},"shard":{self._shard},"key":"{copy.key}","digest":"'
+        place = self._length + len(start)
+        self._values.append(_VALUE.pack(size, spelling[2], place, copy.place))
+        copy.place = copy.place or place
+        self._add(f'{start}{"0" * 16}"}}\n')
 
     def _add(self, text: str) -> None:
         self._lines.append(text)
@@ -190,11 +254,9 @@ class TensorWriter:
             return
         with self._lock:
             for mode in modes:
-                self._line({"passed": step, "mode": mode})
-            if self._library is None:
-                self._begin()
-            assert self._library is not None
-            if self._library.is_due(self._saver):
+                self._add(f'{{"passed":{step},"mode":"{mode}"}}\n')
+            library = self._library or self._begin()
+            if library.is_due(self._saver):
                 self._hand_over()
 
     def _hand_over(self, address: int = 0) -> None:
@@ -205,7 +267,7 @@ class TensorWriter:
         if not self._library.shard(self._saver, *arguments):
             raise MemoryError("no tensors are saved any more, as there is no memory")
         self._shard += bool(self._values)
-        self._head_entries, self._values, self._lines = [], [], []
+        self._head_entries, self._values, self._lines, self._copies = [], [], [], {}
         self._length = self._offset = 0
 
     def _end(self) -> None:
@@ -235,6 +297,6 @@ class TensorWriter:
             self.has_ended = True
 
 
-def _readable(number: float) -> object:
-    """Return a number as JSON has it, and as a text what JSON has no number for."""
-    return number if number - number == 0 else repr(number)
+def _number(number: float) -> str:
+    """Return a number as JSON has it, or as a text if JSON has no such number."""
+    return repr(number) if number - number == 0 else f'"{number!r}"'

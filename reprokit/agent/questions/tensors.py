@@ -9,7 +9,7 @@ from types import MappingProxyType
 from . import ends_early, report_steps
 from .step_window import TrainingSteps
 from .tensor_rules import TensorRules
-from .tensor_writer import NumberArray, TensorWriter
+from .tensor_writer import NumberArray, SavePlan, TensorWriter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class SavedSteps:
         self._modes: dict[str, None] = {}
         self._unsaved: dict[str, dict[str, None]] = {}  # names by reason
         self.step = 0
-        self.is_armed = self.rules.are_due(0)
+        self.is_armed = self.rules.is_any_due
         self.writer.forget()
         for forget in self.forget_callbacks:
             forget()
@@ -59,6 +59,15 @@ class SavedSteps:
         call = self._calls.get((name, mode), 0)
         self._calls[name, mode] = call + 1
         return self.step, mode, name, call
+
+    def put_again(self, plan: SavePlan, arrays: bytes) -> bool:
+        """Save values by a plan that fits them; False if a value of such a name came before in the step."""
+        if not plan.calls.keys().isdisjoint(self._calls):
+            return False
+        self._calls.update(plan.calls)
+        self._modes[plan.lines[0].mode] = None
+        self.writer.put_again(self.step, plan, arrays)
+        return True
 
     def put_array(
         self,
@@ -118,7 +127,7 @@ class SavedSteps:
             self._end_step()
             self.step = step
             self.rules.begin(self.step)
-            self._listen(self.rules.are_due(self.step))
+            self._listen(self.rules.is_any_due)
 
     def _end_step(self) -> None:
         if self._calls:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import weakref
+from functools import partial
 
 from ..core import live_objects
 from ..core.user_frames import users_frame
@@ -22,16 +23,18 @@ from ..events import (
 from ..pytorch import private_api, tensors
 from ..pytorch.state import named_tensors, parts_of, unwrapped
 from .tensor_rules import EVAL, TRAIN, Choice
-from .tensor_writer import NumberArray
+from .tensor_writer import NumberArray, SavePlan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
     from ..agent import Agent
     from ..events import Handler, TrainingEvent
     from .tensors import SavedSteps
+
+    NamedValue = tuple[str, Sequence[str], tuple[str, ...], Any]  # name, aliases, collections and tensor
 
 OF_LOSS = ("predictions", "labels")  # the inputs of a loss module, in this order
 UNREADABLE = "its values are not in memory (nested, meta, fake, or of torch.func)"
@@ -101,6 +104,8 @@ class PytorchTensors:
         self._agent, self._steps = agent, steps
         self._torch: Any = sys.modules["torch"]
         self._without_overrides = type(private_api.without_overrides(self._torch))
+        classes, layouts = (self._torch.Tensor, self._torch.nn.Parameter), getattr(tensors.compiled, "layouts", _none)
+        self._describe: Callable[[list[Any]], tuple[bytes, bytes] | None] = partial(layouts, classes)
         steps.forget_callbacks.append(self.forget)
         steps.flush_callbacks.append(self._flush)
         self.forget()
@@ -113,6 +118,7 @@ class PytorchTensors:
         # Modules of the trained models with parameters that no optimizer has; None: an optimizer was added since.
         self._untrained: list[tuple[weakref.ref[Any], weakref.ref[Any]]] | None = None
         self._untrained_step = -1  # the last step in which these parameters were saved
+        self._plans: dict[tuple[str, str], SavePlan] = {}  # by optimizer and kind of values
         self._compiled: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # modes by model, to report
         self._mode = TRAIN
         self._copies: Any = None
@@ -159,20 +165,17 @@ class PytorchTensors:
     def _save_parts(
         self, module: Any, kind: str, value: Any, collections: Sequence[str], by_position: Sequence[str] = ()
     ) -> None:
-        hooks = self._agent.pytorch
-        with self._torch.no_grad(), self._without_overrides():
-            name = self._names.of_module(module, hooks)
-            for number, tensor in enumerate(tensors.tensors_in(value) if name else ()):
-                all_collections = (*collections, *by_position[number : number + 1])
-                self._save(f"{name}_{kind}_{number}", all_collections, tensor, self._mode, module=module)
+        name = self._names.of_module(module, self._agent.pytorch)
+        for number, tensor in enumerate(tensors.tensors_in(value) if name else ()):
+            all_collections = (*collections, *by_position[number : number + 1])
+            self._save(f"{name}_{kind}_{number}", all_collections, tensor, self._mode, module=module)
 
     def _loss_computed(self, event: LossComputed) -> None:
         self._steps.begin_backward()
         if not self._steps.is_armed:
             return
         self._steps.begin_due_step()
-        with self._torch.no_grad(), self._without_overrides():
-            self._save("loss", ("losses",), event.loss, TRAIN)
+        self._save("loss", ("losses",), event.loss, TRAIN)
 
     # Updates
 
@@ -192,25 +195,25 @@ class PytorchTensors:
             self._untrained_step = self._steps.step
             parameters += self._forgotten()
         if rules.wants("gradients"):
-            self._save_gradients("gradient", parameters)
-        with self._torch.no_grad(), self._without_overrides():
-            if rules.wants("weights", "biases"):
-                for name, aliases, tensor in self._named(parameters):
-                    collection = "biases" if name.rpartition(".")[2] == "bias" else "weights"
-                    collections = (collection,) if tensor.requires_grad else (collection, FROZEN)
-                    self._save(name, collections, tensor, TRAIN, aliases=aliases)
-            if rules.wants("optimizer_variables"):
-                for parameter, key, tensor in optimizer.states():
-                    (name, _, _), *_ = self._named([parameter])
-                    self._save(f"{owner}/{name}/{key}", ("optimizer_variables",), tensor, TRAIN)
+            self._save_gradients("gradient", parameters, owner)
+        if rules.wants("weights", "biases"):
+            self._save_together((owner, "weights"), self._weights(parameters))
+        if rules.wants("optimizer_variables"):
+            states = [
+                (f"{owner}/{name}/{key}", (), ("optimizer_variables",), tensor)
+                for parameter, key, tensor in optimizer.states()
+                for name, _, _ in self._named([parameter])
+            ]
+            self._save_together((owner, "state"), states)
 
     def _optimizer_name(self, optimizer: Any) -> str:
         """Return an optimizer's name, numbered by the order of first updates."""
-        if optimizer not in self._optimizers:
-            self._optimizers[optimizer] = f"optimizer#{self._optimizer_count}"
+        name = self._optimizers.get(optimizer)
+        if name is None:
+            name = self._optimizers[optimizer] = f"optimizer#{self._optimizer_count}"
             self._optimizer_count += 1
             self._untrained = None
-        return self._optimizers[optimizer]
+        return name
 
     def _forgotten(self) -> list[Any]:
         """Return the parameters of trained models that have a gradient, but no optimizer that would use it."""
@@ -234,11 +237,19 @@ class PytorchTensors:
             if parameter is not None and parameter.requires_grad and parameter.grad is not None
         ]
 
-    def _save_gradients(self, prefix: str, parameters: Sequence[Any]) -> None:
-        with self._torch.no_grad(), self._without_overrides():
-            for name, _, parameter in self._named(parameters):
-                if parameter.grad is not None:
-                    self._save(f"{prefix}/{name}", ("gradients",), parameter.grad, TRAIN)
+    def _save_gradients(self, prefix: str, parameters: Sequence[Any], owner: str = "") -> None:
+        with self._without_overrides():
+            named = self._named(parameters)
+            gradients = [(f"{prefix}/{name}", (), ("gradients",), parameter.grad) for name, _, parameter in named]
+        self._save_together((owner, prefix), [value for value in gradients if value[3] is not None])
+
+    def _weights(self, parameters: Sequence[Any]) -> list[NamedValue]:
+        values: list[NamedValue] = []
+        with self._without_overrides():
+            for name, aliases, tensor in self._named(parameters):
+                collection = "biases" if name.rpartition(".")[2] == "bias" else "weights"
+                values.append((name, aliases, (collection,) if tensor.requires_grad else (collection, FROZEN), tensor))
+        return values
 
     def _named(self, parameters: Sequence[Any]) -> Iterator[tuple[str, list[str], Any]]:
         for number, parameter in enumerate(parameters):
@@ -268,13 +279,43 @@ class PytorchTensors:
 
     # Values
 
+    def _save_together(self, key: tuple[str, str], values: Sequence[NamedValue]) -> None:
+        """Save values by the plan of the last time, if names, choices, dtypes and shapes are the same."""
+        steps, choices, chosen = self._steps, [], []
+        for name, _, collections, tensor in values:
+            choice = steps.rules.choice(name, collections, TRAIN)
+            if choice is not None:
+                choices.append((name, choice))
+                chosen.append(tensor)
+        with self._without_overrides():
+            layouts, arrays = self._describe(chosen) or (b"", b"")
+        plan = self._plans.get(key)
+        if plan is not None and (layouts != plan.layouts or choices != plan.choices):
+            plan = None
+        if not chosen or (plan is not None and steps.put_again(plan, arrays)):
+            return
+        for name, aliases, collections, tensor in values:
+            self._save(name, collections, tensor, TRAIN, aliases=aliases)
+        if layouts and plan is None and all(map(tensors.is_plain, chosen)):
+            lines = [
+                steps.writer.line(name, TRAIN, 0, choice, tensors.dtype_name(tensor), tuple(tensor.shape))
+                for (name, choice), tensor in zip(choices, chosen)
+            ]
+            self._plans[key] = SavePlan(choices, layouts, lines)
+
     def _save(
         self, name: str, collections: Sequence[str], tensor: Any, mode: str, *, module: Any = None,
         aliases: Sequence[str] = (),
     ) -> None:  # fmt: skip
         choice = self._steps.rules.choice(name, collections, mode)
-        if choice is None:
-            return
+        if choice is not None:
+            with self._torch.no_grad(), self._without_overrides():
+                self._save_chosen(choice, name, collections, tensor, mode, module, aliases)
+
+    def _save_chosen(
+        self, choice: Choice, name: str, collections: Sequence[str], tensor: Any, mode: str, module: Any,
+        aliases: Sequence[str],
+    ) -> None:  # fmt: skip
         value_key = self._steps.value_key(name, mode)
         if hasattr(tensor, "to_local"):
             tensor = tensor.to_local()
@@ -312,6 +353,10 @@ class PytorchTensors:
         if tensor.dtype not in (torch.float32, torch.float64) or not tensor.is_contiguous():
             tensor = tensors.numbers(tensor).to(torch.float64).contiguous()
         return NumberArray(tensor.data_ptr(), tensor.numel(), tensor.dtype is torch.float64, tensor)
+
+
+def _none(*_: object) -> None:
+    """Describe no tensors."""
 
 
 def is_compiled(module: Any) -> bool:
