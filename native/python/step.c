@@ -188,6 +188,11 @@ PyDoc_STRVAR(layouts_text,
              "Describe a list of tensors: bytes that differ if their number, a dtype or a shape does, and a struct\n"
              "rkt_array for each. None where one is not of the classes `plain` and `parameter`, not float32 or\n"
              "float64, empty, not contiguous, or not in this process' memory.");
+PyDoc_STRVAR(
+    reduce_text,
+    "reduce(arrays, wanted)\n--\n\n"
+    "Reduce struct rkt_arrays that follow each other, as reprokit_trail_reduce does; None for reductions that\n"
+    "are not wanted.");
 PyDoc_STRVAR(changes_text, "changes(tensors)\n--\n\n"
                            "How often these tensors were changed in place, together.");
 PyDoc_STRVAR(same_text, "same(left, right)\n--\n\nWhether two lists have the same objects.");
@@ -252,6 +257,7 @@ static PyMethodDef methods[] = {
     {"number", loss_number, METH_O, number_text},
     {"bytes_of", bytes_of, METH_O, bytes_of_text},
     {"layouts", rkp_layouts, METH_VARARGS, layouts_text},
+    {"reduce", rkp_reduce, METH_VARARGS, reduce_text},
     {"changes", rkp_changes, METH_O, changes_text},
     {"same", rkp_same, METH_VARARGS, same_text},
     {"fold", rkp_fold, METH_VARARGS, fold_text},

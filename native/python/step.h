@@ -89,6 +89,7 @@ struct salts {
 bool rkp_fold_each(const struct classes *classes, const struct salts *salts, PyObject *tensors, uint64_t *digest,
                    PyObject *keys);
 PyObject *rkp_layouts(PyObject *module, PyObject *arguments);
+PyObject *rkp_reduce(PyObject *module, PyObject *arguments);
 PyObject *rkp_changes(PyObject *module, PyObject *tensors);
 PyObject *rkp_same(PyObject *module, PyObject *arguments);
 PyObject *rkp_fold(PyObject *module, PyObject *arguments);

@@ -95,6 +95,29 @@ PyObject *rkp_layouts(PyObject *module, PyObject *arguments) {
     Py_RETURN_NONE;
 }
 
+PyObject *rkp_reduce(PyObject *module, PyObject *arguments) {
+    (void)module;
+    PyObject *arrays;
+    unsigned int wanted;
+    if (!PyArg_ParseTuple(arguments, "O!I", &PyBytes_Type, &arrays, &wanted)) return NULL;
+    const struct rkt_array *array = (const struct rkt_array *)PyBytes_AsString(arrays);
+    size_t count = (size_t)PyBytes_Size(arrays) / sizeof(*array), size = 2 * RKT_EACH * count;
+    double *results = PyMem_Malloc((size + 1) * sizeof(*results));
+    if (!results) return PyErr_NoMemory();
+    Py_BEGIN_ALLOW_THREADS;
+    reprokit_trail_reduce(array, count, wanted, results);
+    Py_END_ALLOW_THREADS;
+    PyObject *list = PyList_New((Py_ssize_t)size);
+    for (size_t i = 0; list && i < size; i++) {
+        bool is_wanted = wanted >> i % (2 * RKT_EACH) & 1;
+        PyObject *number = is_wanted ? PyFloat_FromDouble(results[i]) : Py_None;
+        if (!is_wanted) Py_INCREF(number);
+        if (!number || PyList_SetItem(list, (Py_ssize_t)i, number)) Py_CLEAR(list);
+    }
+    PyMem_Free(results);
+    return list;
+}
+
 /* ---- batches and losses ---------------------------------------------------------------------------------------- */
 
 /* Returns the cache key of dtype and shape, and of strides if the tensor is not contiguous; NULL if it has no shape. */

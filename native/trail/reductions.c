@@ -13,8 +13,6 @@
 #define BLOCK  512 /* numbers that are in the first cache while all kinds of sums are added; a multiple of LANES */
 #define INLINE __attribute__((always_inline)) static inline
 
-enum rkt_reduction { RKT_MIN, RKT_MAX, RKT_SUM, RKT_MEAN, RKT_VARIANCE, RKT_STD, RKT_PROD, RKT_L1, RKT_L2, RKT_EACH };
-
 #define WANTS(reduction) (1u << (reduction))
 #define ANY_EXTREME      (WANTS(RKT_MIN) | WANTS(RKT_MAX))
 #define ANY_VARIANCE     (WANTS(RKT_VARIANCE) | WANTS(RKT_STD))

@@ -11,13 +11,10 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <time.h>
 
 #include "trail.h"
 
-#define SOON   (4u << 20)           /* bytes that are handed over at the end of a step, */
-#define LATE   UINT64_C(1000000000) /* or everything, after these nanoseconds */
-#define SHARDS 1000000              /* limit of the digits in a name */
+#define SHARDS 1000000 /* limit of the digits in a name */
 #define BLOCK  4096u
 
 enum rkt_put { RKT_COPIED, RKT_HAND_OVER, RKT_TOO_LARGE, RKT_ENDED };
@@ -47,15 +44,9 @@ struct rkt_saver {
     uint8_t *ring;
     uint64_t size;
     uint64_t begin, at, tail; /* of the shard being filled; the ring is free before tail; they only grow */
-    uint64_t shards, handed;  /* number of shards, and time of the last hand-over */
+    uint64_t shards;          /* their number */
     uint32_t lock, error;
 };
-
-static uint64_t current_time(void) {
-    struct timespec time;
-    rk_call(SYS_clock_gettime, CLOCK_MONOTONIC, (long)&time, 0, 0, 0, 0);
-    return (uint64_t)time.tv_sec * UINT64_C(1000000000) + (uint64_t)time.tv_nsec;
-}
 
 /* ---- the worker's ---------------------------------------------------------------------------------------------- */
 
@@ -170,7 +161,6 @@ RK_EXPORT struct rkt_saver *reprokit_trail_saver(const char *run, const char *id
     saver->ring = ring;
     saver->size = round_to_blocks(size);
     saver->worker.work = save;
-    saver->handed = current_time();
     return saver;
 }
 
@@ -212,11 +202,6 @@ RK_EXPORT uint32_t reprokit_trail_put(struct rkt_saver *saver, const void *data,
 RK_EXPORT uint32_t reprokit_trail_is_copy(const struct rkt_saver *saver, const void *data, uint64_t size,
                                           uint64_t offset) {
     return !memcmp(saver->ring + saver->begin % saver->size + offset, data, size);
-}
-
-/* Returns whether the values should be handed over at the end of this step. */
-RK_EXPORT uint32_t reprokit_trail_is_due(const struct rkt_saver *saver) {
-    return saver->at - saver->begin >= SOON || current_time() - saver->handed > LATE;
 }
 
 static void write_head(struct rkt_shard *shard, const char *head, uint64_t size) {
@@ -273,7 +258,6 @@ RK_EXPORT uint32_t reprokit_trail_shard(struct rkt_saver *saver, const struct rk
     }
     if (data && ticket) rkt_wait(&saver->worker, ticket);
     saver->begin = saver->at = shard_end;
-    saver->handed = current_time();
     return 1;
 }
 

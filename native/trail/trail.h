@@ -9,7 +9,7 @@
 #include "../internal.h"
 #include "digest.h"
 
-#define RKT_ABI         8
+#define RKT_ABI         9
 #define RKT_FORMAT      4
 #define RKT_CHUNK_MAGIC 0x4B435254u
 #define RKT_SMALL       (1u << 20)  /* bytes that are digested faster here than another processor could load them */
@@ -110,6 +110,8 @@ struct rkt_array {
     uint64_t address, count, is_double;
 };
 
+enum rkt_reduction { RKT_MIN, RKT_MAX, RKT_SUM, RKT_MEAN, RKT_VARIANCE, RKT_STD, RKT_PROD, RKT_L1, RKT_L2, RKT_EACH };
+
 /* The agent's data of a step: digests of batch and loss, and addresses of the random states. */
 struct rkt_facts {
     uint64_t flags, how;
@@ -163,6 +165,8 @@ uint64_t reprokit_trail_fold(uint64_t before, const void *data, uint64_t size, u
 uint64_t reprokit_trail_list(const uint64_t *digests, uint64_t count);
 /* finite.c */
 uint64_t reprokit_trail_finite(const uint64_t *addresses, const struct rkt_numbers *numbers, uint64_t count);
+/* reductions.c */
+void reprokit_trail_reduce(const struct rkt_array *arrays, uint64_t count, uint32_t wanted, double *results);
 /* file.c: called with the trail's lock held */
 struct rkt_chunk *rkt_take(struct rkt_trail *trail, const struct rkt_chunk *head);
 void rkt_unmap(const struct rkt_chunk *chunk);

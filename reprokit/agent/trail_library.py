@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-ABI = 8  # RKT_ABI of native/trail/trail.h
+ABI = 9  # RKT_ABI of native/trail/trail.h
 BATCH, LOSS, GRADIENTS, PARAMETERS, TORCH, PYTHON, NUMPY = (1 << bit for bit in range(7))
 BEFORE, PARTIAL, UNSTEADY_GRADIENTS, UNSTEADY_PARAMETERS, BUFFERS, UNCHANGED = 128, 256, 512, 1024, 2048, 4096
 INPUTS, INPUTS_PARTIAL, INPUTS_SEVERAL = 8192, 16384, 32768

@@ -102,7 +102,7 @@ def test_a_full_disk_ends_the_saving_and_nothing_else(tmp_path: Path) -> None:
 
 def reduced(array: Any) -> dict[str, float]:
     numbers = NumberArray(array.ctypes.data, array.size, array.dtype == "float64", array)
-    return dict(zip(REDUCTIONS, TensorLibrary(str(trail_path())).reduce(numbers.packed(), REDUCTIONS), strict=True))
+    return dict(zip(REDUCTIONS, TensorLibrary(str(trail_path())).reduce(numbers, REDUCTIONS), strict=True))
 
 
 def test_reductions_are_those_of_the_numbers() -> None:

@@ -77,7 +77,8 @@ class TrainingSteps:
 
     def _begin(self) -> None:
         self._previous, self._current = frozenset(self._current), set()
-        self._waiting.clear()
+        if not self.step:
+            self._waiting.clear()
         self.step, self.has_ended = self.step + 1, False
 
     def updated(self, optimizer: object) -> None:

@@ -10,6 +10,7 @@ import os
 import struct
 from _thread import allocate_lock
 from functools import partial
+from time import monotonic
 from types import MappingProxyType
 
 from .. import trail_library
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from .tensor_rules import Choice
 
 FORMAT = 1
+SOON, LATE = 4 << 20, 1.0  # bytes that are handed over at the end of a step; or everything, after these seconds
 COPIED, HAND_OVER, TOO_LARGE, ENDED = range(4)  # enum rkt_put of native/trail/tensors.c
 _PLAIN = ("min", "max", "sum", "mean", "variance", "std", "prod", "l1", "l2")  # enum rkt_reduction
 REDUCTIONS = {name: place for place, name in enumerate([*_PLAIN, *(f"abs_{name}" for name in _PLAIN)])}
@@ -41,10 +43,6 @@ class NumberArray:
         self.address, self.count, self.is_double = address, count, is_double
         self.owner = owner  # kept alive until the numbers are read
 
-    def packed(self) -> bytes:
-        """Return the struct rkt_array."""
-        return _ARRAY.pack(self.address, self.count, self.is_double)
-
 
 class TensorLibrary:
     """The functions of the trail's native library that save tensors."""
@@ -52,22 +50,24 @@ class TensorLibrary:
     def __init__(self, path: str) -> None:
         number, word, pointer, text = ctypes.c_uint64, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_char_p
         function = partial(trail_library.function, ctypes.CDLL(path))
-        with_gil = partial(trail_library.function, ctypes.PyDLL(path))  # for calls that are short
         self.saver = function("saver", pointer, text, text, text, number, ctypes.POINTER(ctypes.c_int))
         self.put = function("put", word, pointer, number, number)
-        self.is_due = with_gil("is_due", word, pointer)
         self.is_copy = function("is_copy", word, pointer, number, number, number)
         self.shard = function("shard", word, pointer, text, number, text, number, text, number, number)
         self.settle = function("settle", word, pointer)
         self.lines = function("lines", word, pointer, text, number)
         self._reduce = function("reduce", None, text, number, word, ctypes.POINTER(ctypes.c_double))
 
-    def reduce(self, arrays: bytes, names: Iterable[str]) -> list[float]:
-        """Return len(REDUCTIONS) numbers for each struct rkt_array; those of other names have no meaning."""
-        count = len(arrays) // _ARRAY.size
-        results = (ctypes.c_double * (count * len(REDUCTIONS)))()
-        self._reduce(arrays, count, sum([1 << REDUCTIONS[name] for name in names]), results)
-        return results[:]
+    def reduce(self, numbers: NumberArray, names: Iterable[str]) -> list[float]:
+        """Return len(REDUCTIONS) numbers, none if there is nothing to reduce; those of other names have no meaning."""
+        results = (ctypes.c_double * len(REDUCTIONS))()
+        self._reduce(_ARRAY.pack(numbers.address, numbers.count, numbers.is_double), 1, bits_of(names), results)
+        return results[:] if numbers.count else []
+
+
+def bits_of(names: Iterable[str]) -> int:
+    """Return a bit for each of these reductions."""
+    return sum(1 << REDUCTIONS[name] for name in set(names))
 
 
 class ValueLine:
@@ -93,7 +93,7 @@ class SavePlan:
     def __init__(self, choices: list[tuple[str, Choice]], layouts: bytes, lines: list[ValueLine]) -> None:
         self.choices, self.layouts, self.lines = choices, layouts, lines
         self.calls = {(line.name, line.mode): 1 for line in lines}
-        self.reductions = dict.fromkeys([name for _, choice in choices for name in choice.reductions])
+        self.wanted = bits_of([name for _, choice in choices for name in choice.reductions])
 
 
 class TensorWriter:
@@ -115,6 +115,7 @@ class TensorWriter:
         self._copies: dict[Any, SavedCopy] = {}  # by memory and spelling
         self._lines: list[str] = []
         self._length = self._offset = 0
+        self._handed_over = monotonic()
         self._declared: set[str] = set()
         self._dropped: set[tuple[str, str]] = set()
         self._kinds: dict[Any, tuple[str, str, int]] = {}  # by dtype and shape
@@ -157,18 +158,17 @@ class TensorWriter:
             line, results = self.line(name, mode, call, choice, dtype, shape), []
             library = self._library or self._begin()
             if choice.reductions:
-                array = numbers()
-                results = library.reduce(array.packed(), choice.reductions) if array.count else []
+                results = library.reduce(numbers(), choice.reductions)
             self._put_line(step, line, memory, results)
 
-    def put_again(self, step: int, plan: SavePlan, arrays: bytes) -> None:
+    def put_again(self, step: int, plan: SavePlan, arrays: bytes, reduce: Callable[[bytes, int], list[float]]) -> None:
         """Save values by a plan that fits them; each is given as a struct rkt_array."""
         if self.has_ended:
             return
         with self._lock:
-            library, results = self._library or self._begin(), []
-            if plan.reductions:
-                results = library.reduce(arrays, plan.reductions)
+            if self._library is None:
+                self._begin()
+            results = reduce(arrays, plan.wanted) if plan.wanted else []
             first = 0
             for line, (address, count, is_double) in zip(plan.lines, _ARRAY.iter_unpack(arrays)):
                 self._put_line(step, line, (address, count * (8 if is_double else 4)), results, first)
@@ -255,8 +255,9 @@ class TensorWriter:
         with self._lock:
             for mode in modes:
                 self._add(f'{{"passed":{step},"mode":"{mode}"}}\n')
-            library = self._library or self._begin()
-            if library.is_due(self._saver):
+            if self._library is None:
+                self._begin()
+            if self._offset >= SOON or monotonic() - self._handed_over > LATE:
                 self._hand_over()
 
     def _hand_over(self, address: int = 0) -> None:
@@ -269,6 +270,7 @@ class TensorWriter:
         self._shard += bool(self._values)
         self._head_entries, self._values, self._lines, self._copies = [], [], [], {}
         self._length = self._offset = 0
+        self._handed_over = monotonic()
 
     def _end(self) -> None:
         """Stop saving after an error of writing; the training continues."""

@@ -60,13 +60,13 @@ class SavedSteps:
         self._calls[name, mode] = call + 1
         return self.step, mode, name, call
 
-    def put_again(self, plan: SavePlan, arrays: bytes) -> bool:
+    def put_again(self, plan: SavePlan, arrays: bytes, reduce: Callable[[bytes, int], list[float]]) -> bool:
         """Save values by a plan that fits them; False if a value of such a name came before in the step."""
         if not plan.calls.keys().isdisjoint(self._calls):
             return False
         self._calls.update(plan.calls)
         self._modes[plan.lines[0].mode] = None
-        self.writer.put_again(self.step, plan, arrays)
+        self.writer.put_again(self.step, plan, arrays, reduce)
         return True
 
     def put_array(

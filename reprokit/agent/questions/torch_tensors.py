@@ -260,7 +260,7 @@ class PytorchTensors:
         if self._copies is not None:
             self._copies.finish(all_of_them=False)
         self._optimizer_name(event.optimizer)
-        if self._steps.is_armed:
+        if self._compiled and self._steps.is_armed:
             self._report_compiled()
         self._steps.updated(event.optimizer)
 
@@ -292,7 +292,7 @@ class PytorchTensors:
         plan = self._plans.get(key)
         if plan is not None and (layouts != plan.layouts or choices != plan.choices):
             plan = None
-        if not chosen or (plan is not None and steps.put_again(plan, arrays)):
+        if not chosen or (plan is not None and steps.put_again(plan, arrays, tensors.compiled.reduce)):
             return
         for name, aliases, collections, tensor in values:
             self._save(name, collections, tensor, TRAIN, aliases=aliases)
