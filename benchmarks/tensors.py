@@ -13,7 +13,7 @@ from benchmarks.measure import REPROKIT, in_turn, scratch, show
 from reprokit import trial
 
 ROOT = Path(__file__).parents[1]
-PAIRS = 12  # of blocks of steps, for each run asked for
+PAIRS = 32  # of blocks of steps, for each run asked for
 SIDES = {
     "idle": "all 1000000000",
     "weights every step": "weights,biases",

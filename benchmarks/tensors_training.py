@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.trail_training import steps
 
-BLOCK = {"mlp": 160, "cnn": 40}  # steps, a multiple of the rules' steps
+BLOCK = {"mlp": 80, "cnn": 20}  # steps, a multiple of the rules' steps
 WARM = 2  # pairs that do not count
 
 
