@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.measure import REPROKIT, in_turn, scratch, show
@@ -23,11 +25,13 @@ SIDES = {
 TARGETS = {
     "mlp": "idle 1.02, weights 1.3, all 1.3, l2 1.03 (smdebug against bare: 1.18, 3.81, 2.26)",
     "cnn": "idle 1.02, weights 1.15, all 1.1, l2 1.03 (smdebug against bare: 1.07, 1.49, 1.42)",
+    "mlp-gpu": "not asked",
+    "cnn-gpu": "not asked",
 }
 
 
 def block_pairs(kind: str, directory: Path, rule: str, pairs: int) -> list[tuple[float, float]]:
-    """Microseconds of all processors that a step takes without saving and with it, by pairs of blocks."""
+    """Microseconds that a step takes without saving and with it, by pairs of blocks."""
     training = [sys.executable, "-m", "benchmarks.tensors_training", kind, str(pairs)]
     command = [REPROKIT, "record", "--overwrite", "-o", str(directory / "run"), "--tensors", rule, "--", *training]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -38,7 +42,8 @@ def block_pairs(kind: str, directory: Path, rule: str, pairs: int) -> list[tuple
 
 def training(kind: str, runs: int) -> None:
     """Each rule in processes of its own: the median ratio within pairs, the middle half, and the standard error."""
-    print(f"a small {kind.upper()}, one thread, of all processors; at most: {TARGETS[kind]}")
+    what = "on the clock" if kind.endswith("-gpu") else "of all processors"
+    print(f"a small {kind.upper()}, one thread, {what}; at most: {TARGETS[kind]}")
     with scratch() as name:
         for side, rule in SIDES.items():
             pairs = [pair for _ in range(runs) for pair in block_pairs(kind, Path(name), rule, PAIRS)]
@@ -81,7 +86,14 @@ def reading(runs: int) -> None:
         show(in_turn({"trial": read}, max(5, runs)), "ms", "trial")
 
 
-def main(runs: int) -> None:
-    for kind in TARGETS:
-        training(kind, runs)
+def main(runs: int, kinds: Sequence[str] = tuple(TARGETS)) -> None:
+    for kind in kinds:
+        if kind.endswith("-gpu") and shutil.which("nvidia-smi") is None:
+            print(f"{kind}: not measured: there is no GPU")
+        else:
+            training(kind, runs)
     reading(runs)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])

@@ -64,6 +64,7 @@ def test_a_change_without_effect_is_noted_and_it_is_said_what_was_compared(tmp_p
 def test_one_changed_sign_of_a_zero_is_named_by_operator_and_line_and_kept(tmp_path: Path) -> None:
     record(tmp_path, "left", MUTANTS, "lstm")
     record(tmp_path, "right", MUTANTS, "lstm", "3", "40", "zero")
+    mutated = (tmp_path / "mutated").read_text()
     record(tmp_path, "swapped", MUTANTS, "lstm", "3", "40", "swap")  # a zero's sign is in no parameter
     verified = Reprokit(tmp_path).run("verify", "left", "swapped")
     assert verified.stderr.endswith("reprokit: next: reprokit locate left swapped\n")
@@ -73,7 +74,7 @@ def test_one_changed_sign_of_a_zero_is_named_by_operator_and_line_and_kept(tmp_p
     jsonschema.validate(found, shipped_schema("locate"))
     first = found["processes"][0]
     call = first["call"]
-    assert call["operator"] == (tmp_path / "mutated").read_text()
+    assert call["operator"] == mutated
     assert (call["step"], call["phase"], first["kind"], first["varying"]) == (3, "backward", "result", 1)
     assert call["where"][0][:2] == [str(MUTANTS), line_of(MUTANTS, "loss = loss + cross_entropy")]
     assert found["outputs"] == {"elements": 48, "differing": 1, "largest_ulp": 0}
