@@ -50,7 +50,19 @@ class RuleFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def selection(specifications: Sequence[str], buffer: int = BUFFER) -> TensorSelection:
     """Return what is asked for; raises UsageError for what cannot be meant."""
-    rules = [rule for text in specifications for rule in _rules(text)]
+    return _selection([rule for text in specifications for rule in _rules(text)], buffer)
+
+
+def selection_of_words(words: Sequence[str], steps: str, mode: str, reduce: str, buffer: int) -> TensorSelection:
+    """Return what words, or files of rules among them, ask for; the options hold for the words."""
+    select = [word for word in words if not word.endswith(SUFFIX)]
+    rules = [rule for word in words if word.endswith(SUFFIX) for rule in _of_file(Path(word))]
+    if select or steps or mode or reduce:
+        rules.append(rule(select, steps, mode, reduce))
+    return _selection(rules, buffer)
+
+
+def _selection(rules: Sequence[TensorRule], buffer: int) -> TensorSelection:
     if not 0 < len(rules) <= MAX_RULES:
         raise UsageError(f"--tensors: give between 1 and {MAX_RULES} rules, not {len(rules)}")
     return TensorSelection(rules=tuple(rules), buffer=buffer)
@@ -147,6 +159,5 @@ def _known(text: str, names: Sequence[str], kind: str) -> tuple[str, ...]:
     words = [word for word in text.split(",") if word]
     for word in words:
         if word not in names:
-            near = difflib.get_close_matches(word, names, 3) or names
-            raise UsageError(f"--tensors: there is no {kind} {word[:80]!r}; there are {', '.join(near)}")
+            raise UsageError(f"--tensors: there is no {kind} {word[:80]!r}; there are {', '.join(names)}")
     return tuple(dict.fromkeys(words))

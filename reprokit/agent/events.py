@@ -372,6 +372,11 @@ class EvaluationDue(TrainingEvent):
 
 
 @dataclass(eq=False)
+class EvaluationEnded(TrainingEvent):
+    """A model of Keras has evaluated or predicted, outside of fit."""
+
+
+@dataclass(eq=False)
 class ResultsReported(TrainingEvent):
     """A call for a whole training or evaluation has returned these values."""
 

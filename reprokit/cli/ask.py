@@ -38,15 +38,14 @@ def command(
 
     TENSORS are collections (weights, biases, gradients, losses, metrics, inputs, outputs,
     optimizer_variables, all; of boosters hyperparameters, trees, predictions, labels, feature_importance,
-    full_shap, average_shap) or regular expressions. The trail proves that the replay is RUN; from the
+    full_shap, average_shap), regular expressions, or a TOML file. The trail proves that the replay is RUN; from the
     step on where it is not, nothing is saved. Exit codes: 0 all is proved, 1 not all, 2 failure.
     """
-    from reprokit.model.question import TensorSelection
-    from reprokit.tensor_selection import rule
+    from reprokit.tensor_selection import selection_of_words
 
-    asked = TensorSelection(rules=(rule(tensors, steps, mode, reduce),), buffer=tensor_buffer)
+    selection = selection_of_words(tensors, steps, mode, reduce, tensor_buffer)
     with stdout_kept(as_json):
-        replay, added = _asked(rundir.RunDirectory(run), asked)
+        replay, added = _asked(rundir.RunDirectory(run), selection)
     if as_json:
         print_json(_document(replay, added))
     else:
@@ -73,7 +72,6 @@ def _asked(recording: rundir.RunDirectory, selection: TensorSelection) -> tuple[
 
 def _lines(run: Path, replay: AnsweredReplay, added: AddedTensors) -> list[str]:
     proof, steps = replay.proof, sorted(added.steps)
-    equal = max(proof.steps.values(), default=0)
     lines = [f"tensors: {added.values:,} values added to {run / rundir.TENSORS}, {added.existing:,} were there already"]
     if steps:
         lines.append(f"of {len(added.names):,} tensors in {len(steps):,} steps, {steps[0]:,} to {steps[-1]:,}")
@@ -81,7 +79,7 @@ def _lines(run: Path, replay: AnsweredReplay, added: AddedTensors) -> list[str]:
         first = proof.diverged[0]
         lines.append(f"the replay is not that run from step {first.step:,} on: its {first.quantity} is another")
     elif proof.steps:
-        lines.append(f"proved: the replay is that run in each of {equal:,} steps")
+        lines.append(f"proved: the replay is that run in each of {_proved_steps(replay, added):,} steps")
     else:
         lines.append("nothing is proved: the trails of run and replay have no step in common")
     if added.unproved:
@@ -102,6 +100,11 @@ def _document(replay: AnsweredReplay, added: AddedTensors) -> dict[str, object]:
         "differing": added.differing,
         "tensors": sorted(added.names),
         "steps": sorted(added.steps),
-        "proved_steps": max(replay.proof.steps.values(), default=0),
+        "proved_steps": _proved_steps(replay, added),
         "parted": [{"step": first.step, "quantity": first.quantity, "process": first.process} for first in diverged],
     }
+
+
+def _proved_steps(replay: AnsweredReplay, added: AddedTensors) -> int:
+    """Return the number of proved steps, as tensors count them; without tensors, as the trail does."""
+    return added.proved_steps or max(replay.proof.steps.values(), default=0)

@@ -40,6 +40,7 @@ class AddedTensors:
     unproved: int = 0  # number not added, as their steps are not proved
     has_unproved_gradients: bool = False  # of TensorFlow, whose functions may compute other bits if these are read
     differing: list[str] = field(default_factory=list)  # existing values that differ from the replay's
+    proved_steps: int = 0  # largest number of a process
     names: set[str] = field(default_factory=set)
     steps: set[int] = field(default_factory=set)
 
@@ -83,6 +84,7 @@ class _TensorMerge:
         process, number = str(self._lines[0].get("process")) if self._lines else "", int(key.rpartition("-")[2])
         process += f" (start {number + 1})" if number else ""
         self._until = self._proved_steps(replay.proof, process)
+        added.proved_steps = max(added.proved_steps, self._until)
         run, diverged = replay.run.run, replay.proof.holds_until(process)
         is_whole = diverged is None and recording.run.status == FINISHED and run.exit_code == recording.run.exit_code
         self._is_whole = is_whole and not replay.run.has(f"{rundir.ANSWERS}/{ENOUGH}")

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from reprokit import object_stores, run_home, rundir
 from reprokit.errors import NothingSaved, RunDamaged, TensorUnavailable
 from reprokit.model.run import RUNNING
@@ -314,7 +316,15 @@ class TrialTensor:
         """Add a value, or its reductions, of an index."""
         assert line.step is not None
         workers = self.steps_of_modes.setdefault(line.mode, {}).setdefault(line.step, {})
-        workers.setdefault(index.name, []).append((index.key, line))
+        calls = workers.setdefault(index.name, [])
+        if not calls or (calls[-1][0] == index.key and calls[-1][1].call < line.call):
+            calls.append((index.key, line))
+            return
+        for number, (key, earlier) in enumerate(calls):  # a value and its reductions have a line each
+            if key == index.key and earlier.call == line.call:
+                calls[number] = key, _merged(earlier, line)
+                return
+        calls.append((index.key, line))
 
     def all_steps(self, mode: object) -> set[int]:
         """Return the steps at which it was saved, complete or not."""
@@ -435,6 +445,12 @@ class TrialTensor:
         if not 0 <= call < len(calls):
             raise TensorUnavailableForStep(f"{self.name!r} has {len(calls)} values at step {step}, none of call {call}")
         return calls[call]
+
+
+def _merged(earlier: IndexLine, line: IndexLine) -> IndexLine:
+    """Return a line that has what two lines say about the same value."""
+    value = earlier if line.shard is None else line
+    return msgspec.structs.replace(value, reductions={**earlier.reductions, **line.reductions})
 
 
 def mode_name(mode: object) -> str | None:

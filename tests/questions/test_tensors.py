@@ -185,6 +185,46 @@ def test_lists_in_an_optimizer_s_state_are_saved_by_index(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+def test_an_update_s_gradients_are_those_of_its_closure(tmp_path: Path) -> None:
+    saved, asked = both(tmp_path, f"pytorch_closures.py {tmp_path / 'group'}")
+    assert asked.contents() == saved.contents()
+    for step in range(3):
+        gradient, *more = (saved.array(step, "gradient/1.weight", call) for call in range(_calls(saved, step, "")))
+        assert not more
+        assert np.allclose(saved.array(step + 1, "1.weight"), saved.array(step, "1.weight") - 0.5 * gradient)
+    for step in range(4, 7):
+        climb, descent = (saved.array(step, "gradient/model#1.1.weight", call) for call in range(2))
+        assert _calls(saved, step, "model#1.") == 2
+        before = saved.array(step, "model#1.1.weight")
+        assert np.allclose(saved.array(step + 1, "model#1.1.weight"), before + climb - descent, atol=1e-6)
+    assert np.array_equal(saved.array(2, "0_output_0"), saved.array(2, "0_input_0"))
+    assert ask(tmp_path, "asked", "losses", "--steps", "2-7")["proved_steps"] == 8
+
+
+def _calls(saved: Saved, step: int, model: str) -> int:
+    return sum(place[:3] == (step, "train", f"gradient/{model}1.weight") for place in saved.by_place)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["graph", pytest.param("eager", marks=pytest.mark.extended)])
+def test_a_skipped_update_has_no_gradients(tmp_path: Path, kind: str) -> None:
+    saved, asked = both(tmp_path, f"keras_scaled.py {kind}")
+    assert asked.contents() == saved.contents()
+    assert not any(place[3] for place in saved.by_place if place[1] == "train")
+    applied = [place[0] for place in saved.by_place if place[2] == "gradient/model/first/kernel"]
+    assert 0 < len(applied) < 12
+    for step in range(11):
+        update = saved.array(step, "model/first/kernel") - saved.array(step + 1, "model/first/kernel")
+        gradient = saved.array(step, "gradient/model/first/kernel") if step in applied else np.zeros((4, 3))
+        assert np.allclose(update, 0.25 * gradient, atol=1e-5)
+    rows = {mode: {one["shape"][0] for place, one in saved.by_place.items() if place[1:3] == (mode, "model_output_0")}
+            for mode in ("train", "eval", "predict")}  # fmt: skip
+    assert rows["train"] == {4}
+    assert {2} <= rows["eval"] <= {2, 8}  # in functions that of the last batch
+    assert {3} <= rows["predict"] <= {3, 4}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("part", rest_slow(["fit"], extended=["function", "convolved", "loop"]))
 def test_tensors_of_keras_and_tensorflow_are_those_that_are_asked_for(tmp_path: Path, part: str) -> None:
     saved, asked = both(tmp_path, f"tensorflow_tensors.py {part}")
@@ -336,6 +376,7 @@ def test_reductions_and_steps_are_chosen_and_what_matches_nothing_is_said(tmp_pa
     assert done.returncode == 0
     assert "no name matches 'wieght$'; names near to it: " in done.stderr
     saved = Saved(tmp_path / "run")
+    assert ask(tmp_path, "run", str(rules))["known"] == len([place for place in saved.by_place if place[4]])
     assert {place[0] for place in saved.by_place if place[4]} == {2, 5, 8}
     assert {place[2] for place in saved.by_place if not place[4]} == {"first.bias", "last.bias", "short.bias"}
     record(

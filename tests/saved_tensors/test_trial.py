@@ -92,6 +92,21 @@ def test_reductions_are_the_saved_ones_or_computed(run: Path) -> None:
         weight.reduction_value(0, "median")
 
 
+def test_a_value_and_its_reductions_are_of_the_same_call(tmp_path: Path) -> None:
+    writer = TensorWriter(run_directory(tmp_path / "run"))
+    writer.reduce(0, "fc.weight", l2=7)
+    for call in range(3):
+        writer.save(0, {"fc.weight": WEIGHT + call}, call=call)
+    writer.reduce(0, "fc.weight", mean=8)
+    writer.end()
+    weight = product.trial(tmp_path / "run").tensor("fc.weight")
+    assert weight.calls(0) == 3
+    assert [weight.value(0, call=call)[0, 0] for call in range(3)] == [0, 1, 2]
+    assert weight.has_value(0)
+    assert weight.reduction_values(0) == {("l2", False): 7, ("mean", False): 8}
+    assert weight.reduction_value(0, "l2", call=1) == pytest.approx(numpy.linalg.norm(WEIGHT + 1))
+
+
 @pytest.mark.parametrize(
     ("ask", "error", "text"),
     [

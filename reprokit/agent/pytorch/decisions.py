@@ -10,6 +10,7 @@ from .. import events
 from ..core.signal_errors import pass_on
 from ..events import SKIP, tell
 from . import private_api
+from .state import closure_in, with_closure
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ class DecisionHooks:
         def step(optimizer: Any, *arguments: Any, **keywords: Any) -> Any:
             if is_compiling():
                 return original(optimizer, *arguments, **keywords)
-            closure = _closure_in(arguments, keywords) if arguments or keywords else None
+            closure = closure_in(arguments, keywords)
             due = events.UpdateDue(None, optimizer, closure, is_nested=thread.steps > 0)
             thread.steps += 1
             thread.has_stepped = True
@@ -185,7 +186,7 @@ class DecisionHooks:
                 if answer is SKIP:
                     return due.result
                 if due.closure is not closure:
-                    arguments, keywords = _with_closure(due.closure, arguments, keywords)
+                    arguments, keywords = with_closure(due.closure, arguments, keywords)
                 result = original(optimizer, *arguments, **keywords)
                 try:
                     update_done(due)
@@ -218,12 +219,3 @@ class DecisionHooks:
             return result
 
         return part
-
-
-def _closure_in(arguments: Any, keywords: Any) -> Function | None:
-    closure = arguments[0] if arguments else keywords.get("closure")
-    return closure if callable(closure) and not private_api.has_children(closure) else None
-
-
-def _with_closure(closure: Function, arguments: Any, keywords: Any) -> tuple[Any, Any]:
-    return ((closure, *arguments[1:]), keywords) if arguments else ((), {**keywords, "closure": closure})

@@ -35,7 +35,7 @@ from ..events import (
     tell,
 )
 from . import private_api
-from .state import Modules, has_parameters
+from .state import Modules, closure_in, has_parameters, with_closure
 from .tensors import is_plain
 
 TYPE_CHECKING = False
@@ -268,15 +268,17 @@ class EventHooks:
             tell(self.events.optimizer_made, OptimizerMade(None, optimizer))
 
     def _make_step_hook(self, report: Callable[[UpdateDue], object]) -> Function:
-        failed, is_compiling, thread = self.failed, self.is_compiling, self.thread
-
-        def step_hook(optimizer: Any, _arguments: Any, _keywords: Any) -> None:
-            if not (thread.steps or is_compiling()):  # else the wrapper that may skip the step reports it
-                try:
-                    report(UpdateDue(None, optimizer))
-                except Exception as error:
-                    failed(report, error)
-                    pass_on(error)
+        def step_hook(optimizer: Any, arguments: Any, keywords: Any) -> Any:
+            if self.thread.steps or self.is_compiling():  # the wrapper that may skip the step reports it
+                return None
+            closure = closure_in(arguments[1:], keywords)
+            due = UpdateDue(None, optimizer, closure)
+            try:
+                report(due)
+            except Exception as error:
+                self.failed(report, error)
+                pass_on(error)
+            return None if due.closure is closure else with_closure(due.closure, arguments, keywords, 1)
 
         return step_hook
 
@@ -300,10 +302,10 @@ class EventHooks:
         step_pre_hook, step_hook = map(self._make_step_hook, (self.update_due, self.update_done))
 
         def make_step(step: Function) -> Function:
-            def counted(optimizer: Any, *arguments: Any, **keywords: Any) -> Any:
-                step_pre_hook(optimizer, arguments, keywords)
-                result = step(optimizer, *arguments, **keywords)
-                step_hook(optimizer, arguments, keywords)
+            def counted(*arguments: Any, **keywords: Any) -> Any:
+                arguments, keywords = step_pre_hook(arguments[0], arguments, keywords) or (arguments, keywords)
+                result = step(*arguments, **keywords)
+                step_hook(arguments[0], arguments, keywords)
                 return result
 
             return counted

@@ -215,6 +215,11 @@ def has_children(value: Any) -> bool:
     return hasattr(value, "_modules")
 
 
+def awaited(tensor: Any) -> Any:
+    """Return the tensor itself; of one that a collective still computes, its result, after waiting for it."""
+    return tensor.trigger_wait() if type(tensor).__name__ == "AsyncCollectiveTensor" else tensor
+
+
 def schedule_classes(module: Any) -> list[type]:
     """Return the base classes of learning-rate schedules, whose initializers call no other."""
     names = "LRScheduler", "_LRScheduler", "ReduceLROnPlateau"

@@ -18,7 +18,7 @@ from .tensors import entry, is_tensor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
     from ..core.digests import Tensor
@@ -342,3 +342,16 @@ class TrainingRecords:
             self._agent.attempt(self._end_optimizer, record)
         for key, model in list(self._models.items()):
             self._agent.attempt(self._end_model, key, model)
+
+
+def closure_in(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+    """Return the closure among the arguments of an optimizer's step, or None."""
+    closure = arguments[0] if arguments else keywords.get("closure")
+    return closure if callable(closure) and not private_api.has_children(closure) else None
+
+
+def with_closure(closure: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], position: int = 0) -> Any:
+    """Return the arguments of an optimizer's step with another closure in the place of theirs."""
+    if len(arguments) > position:
+        return (*arguments[:position], closure, *arguments[position + 1 :]), keywords
+    return tuple(arguments), {**keywords, "closure": closure}

@@ -98,6 +98,9 @@ class TensorflowTensors:
         """Start without optimizers and variables, also in a forked child."""
         self._optimizers: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._optimizer_count, self._has_batch = 0, False
+        self._is_in_keras_step = False  # whose results have the loss
+        self._saved_optimizer = 0  # the identity of the one whose state was saved at the begin of this step of Keras
+        self._update_count: int | None = None  # before the step, of an optimizer that may skip it
         self._forgotten, self._forgotten_step = ForgottenVariables(), -1  # the last step in which they were saved
         self._computed, self._evaluated = GraphValues(), GraphValues()  # under a gradient tape, and in evaluations
         self._outside: dict[str, Sequence[str]] = {}  # collections by name of what is computed outside of tapes
@@ -116,6 +119,7 @@ class TensorflowTensors:
         outputs: dict[type[TrainingEvent], Handler] = {
             events.OutputComputed: self._output_computed,
             events.EvaluationDue: self._evaluation_due,
+            events.EvaluationEnded: lambda _: self._end_evaluation(),
             events.EpochEnded: self._epoch_ended,
             events.ResultsReported: self._results_reported,
         }
@@ -136,9 +140,10 @@ class TensorflowTensors:
             self._steps.begin_due_step(event.optimizer)
             if self._steps.is_armed:
                 self._save_gradients([(variable, gradient) for gradient, variable in pairs])
-                self._save_state([variable for _, variable in pairs], event.optimizer)
+                if self._saved_optimizer != id(_innermost(event.optimizer)):
+                    self._save_state([variable for _, variable in pairs], event.optimizer)
         elif rules.wants("gradients", ever=True):
-            holders = self._holders.setdefault(event.optimizer, {}).setdefault(current_replica(), {})
+            holders = self._holders.setdefault(_innermost(event.optimizer), {}).setdefault(current_replica(), {})
             for gradient, variable in pairs:
                 capture_gradient(holders, gradient, variable)
 
@@ -146,20 +151,25 @@ class TensorflowTensors:
         """Begin a step of Keras or of a function: save the state it starts from."""
         step = event.optimizer
         self._end_evaluation()
+        self._is_in_keras_step = hasattr(step.model, "weights")
         if step.optimizer is not None:
             self._steps.begin_backward()
             self._steps.begin_due_step(step.optimizer)
             if self._steps.is_armed and step.model is not None:
                 self._save_state(list(getattr(step.model, "weights", step.model)), step.optimizer)
+                self._saved_optimizer = id(_innermost(step.optimizer))
+            self._update_count = _update_count(step.optimizer)
 
     def _update_done(self, event: events.UpdateDone) -> None:
         step = event.optimizer
+        self._is_in_keras_step = False
         if step.optimizer is None:
             return
         if self._steps.is_armed:
             is_of_keras = hasattr(step.model, "weights")
-            if not step.is_eager:
-                for holders in self._holders.get(step.optimizer, {}).values():
+            is_skipped = self._update_count is not None and self._update_count == _update_count(step.optimizer)
+            if not (step.is_eager or is_skipped):
+                for holders in self._holders.get(_innermost(step.optimizer), {}).values():
                     self._save_gradients([(variable, value(holder)) for variable, holder in holders.values()])
             for name, collections, tensor, facts in self._computed.written():
                 if name != LOSS or not is_of_keras:
@@ -176,7 +186,7 @@ class TensorflowTensors:
             if is_of_keras and not self._has_batch:
                 self._steps.report_unsaved(f"{step.model.name}_input_0", ("inputs",), TRAIN, UNSHOWN)
                 self._steps.report_unsaved(_name_of_labels(step.model), ("inputs", "labels"), TRAIN, UNSHOWN)
-        self._has_batch = False
+        self._has_batch, self._saved_optimizer = False, 0
         self._optimizer_name(step.optimizer)
         self._steps.updated(step)
         if self._steps.is_armed:
@@ -243,8 +253,8 @@ class TensorflowTensors:
         """Save an output or loss now, or after the step if a function's graph computes it."""
         if is_eager(tensor):
             self._steps.begin_due_step()
-            if self._steps.is_armed:
-                self._save(name, collections, tensor, facts)
+            if self._steps.is_armed and not (name == LOSS and self._is_in_keras_step):
+                self._save(name, collections, tensor, facts, self._mode or TRAIN)
         elif private_api.is_in_function(tensor):
             if name == LOSS or private_api.is_watched():
                 self._computed.capture(name, collections, tensor, facts)
@@ -300,6 +310,19 @@ class TensorflowTensors:
         mode: str = TRAIN,
     ) -> None:
         self._steps.put_array(name, collections, mode, lambda: _array_of(tensor), facts)
+
+
+def _innermost(optimizer: Any) -> Any:
+    """Return the optimizer that updates: of one that scales losses, the one inside."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def _update_count(optimizer: Any) -> int | None:
+    """Return how often an optimizer that scales losses has updated, as it skips a step of infinite gradients."""
+    inner = _innermost(optimizer)
+    counter = None if inner is optimizer else private_api.counter(inner)
+    count = None if counter is None else _array_of(value(counter))
+    return None if count is None else int(count)
 
 
 def _array_of(tensor: Any) -> Any:

@@ -21,6 +21,7 @@ from ..events import (
     UpdateDue,
 )
 from ..pytorch import private_api, tensors
+from ..pytorch.decisions import own_step
 from ..pytorch.state import named_tensors, parts_of, unwrapped
 from .tensor_rules import EVAL, TRAIN, Choice
 from .tensor_writer import NumberArray, SavePlan
@@ -121,6 +122,7 @@ class PytorchTensors:
         self._plans: dict[tuple[str, str], SavePlan] = {}  # by optimizer and kind of values
         self._compiled: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # modes by model, to report
         self._mode = TRAIN
+        self._has_backward = False  # since the last update
         self._copies: Any = None
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
@@ -172,6 +174,7 @@ class PytorchTensors:
 
     def _loss_computed(self, event: LossComputed) -> None:
         self._steps.begin_backward()
+        self._has_backward = True
         if not self._steps.is_armed:
             return
         self._steps.begin_due_step()
@@ -195,7 +198,7 @@ class PytorchTensors:
             self._untrained_step = self._steps.step
             parameters += self._forgotten()
         if rules.wants("gradients"):
-            self._save_gradients("gradient", parameters, owner)
+            self._save_update_gradients(event, parameters, owner)
         if rules.wants("weights", "biases"):
             self._save_together((owner, "weights"), self._weights(parameters))
         if rules.wants("optimizer_variables"):
@@ -237,6 +240,21 @@ class PytorchTensors:
             if parameter is not None and parameter.requires_grad and parameter.grad is not None
         ]
 
+    def _save_update_gradients(self, event: UpdateDue, parameters: Sequence[Any], owner: str) -> None:
+        """Save the gradients that an update gets: those that exist, and what its closure computes at each call."""
+        closure, save = event.closure, partial(self._save_gradients, "gradient", parameters, owner)
+        if closure is None or (self._has_backward and own_step(type(event.target))):
+            save()
+        if closure is None:
+            return
+
+        def evaluate() -> Any:
+            loss = closure()
+            self._agent.attempt(save)
+            return loss
+
+        event.closure = evaluate
+
     def _save_gradients(self, prefix: str, parameters: Sequence[Any], owner: str = "") -> None:
         with self._without_overrides():
             named = self._named(parameters)
@@ -259,6 +277,7 @@ class PytorchTensors:
     def _update_done(self, event: UpdateDone) -> None:
         if self._copies is not None:
             self._copies.finish(all_of_them=False)
+        self._has_backward = False
         self._optimizer_name(event.optimizer)
         if self._compiled and self._steps.is_armed:
             self._report_compiled()
@@ -319,6 +338,7 @@ class PytorchTensors:
         value_key = self._steps.value_key(name, mode)
         if hasattr(tensor, "to_local"):
             tensor = tensor.to_local()
+        tensor = private_api.awaited(tensor)
         is_captured = tensor.is_cuda and self._torch.cuda.is_current_stream_capturing()
         if is_captured or not tensors.is_plain(tensor):
             self._steps.report_unsaved(name, collections, mode, CAPTURED if is_captured else UNREADABLE)

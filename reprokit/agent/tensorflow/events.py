@@ -12,6 +12,7 @@ from ..core.patching import replace
 from ..events import (
     EpochEnded,
     EvaluationDue,
+    EvaluationEnded,
     Events,
     LossComputed,
     ResultsReported,
@@ -224,6 +225,7 @@ class KerasHooks:
                 return original(model, *arguments, **keywords)
             result = self.records.outermost(original, model, *arguments, **keywords)
             self._agent.attempt(report, model, result, arguments, keywords)
+            tell(self.events.evaluation_ended, EvaluationEnded())
             return result
 
         return call
