@@ -77,7 +77,7 @@ def _lines(run: Path, replay: AnsweredReplay, added: AddedTensors) -> list[str]:
         lines.append(f"of {len(added.names):,} tensors in {len(steps):,} steps, {steps[0]:,} to {steps[-1]:,}")
     if proof.diverged:
         first = proof.diverged[0]
-        lines.append(f"the replay is not that run from step {first.step:,} on: its {first.quantity} is another")
+        lines.append(f"the replay is not that run from step {first.step:,} on, by its {first.quantity}")
     elif proof.steps:
         lines.append(f"proved: the replay is that run in each of {_proved_steps(replay, added):,} steps")
     else:

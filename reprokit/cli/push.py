@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from reprokit import rundir
 from reprokit.cli import options
 from reprokit.cli.options import flag
 from reprokit.cli.output import say_next
@@ -39,4 +40,6 @@ def command(run: Path, url: str, with_entropy: bool, with_snapshots: bool, keep_
     click.echo(f"{printable(url)}: {len(listed.files)} files of {size} bytes, {there} of them were there")
     for line in listed.left_out:
         click.echo(f"not in it: {line}")
+    if not follow and (run / rundir.TENSORS).is_dir():
+        click.echo("not in it: saved tensors, which reprokit.trial(URL) reads: --follow adds them")
     say_next("reprokit", "pull", url)

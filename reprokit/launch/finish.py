@@ -103,6 +103,9 @@ class Finish:
             for warning in self._attempt(partial(companion.finish, self._interrupted)) or ():
                 self._warn(warning)
         self._attempt(self._collect_snapshots)
+        question, has_trail = self._plan.question, (self._path / rundir.TRAIL).exists() or not self._plan.trail.is_on
+        if question is not None and question.tensors is not None and not (self.ended.exit_code or has_trail):
+            self._warn("tensors are saved by steps of PyTorch, TensorFlow, XGBoost or LightGBM, of which none was seen")
         run.status = FINISHED
         self._attempt(lambda: rundir.write_json(self._path / rundir.RUN, run))
 

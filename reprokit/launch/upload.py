@@ -51,4 +51,4 @@ class Upload:
             if not ended_pid:
                 time.sleep(NAP)
         if status:
-            warn("--push: the run is not whole in the store; 'reprokit push' writes what is missing")
+            warn("--push: the run is not whole in the store; 'reprokit push --follow' writes what is missing")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from reprokit import trails
 from reprokit.errors import NotReplayable
 from reprokit.launch.early_end import ENOUGH
 from reprokit.launch.interruption import Interruption
@@ -16,7 +17,7 @@ from reprokit.launch.replay_plan import replay_plan
 from reprokit.model.question import Question
 from reprokit.questions.outputs_aside import outputs_aside
 from reprokit.questions.proof import ReplayProof, prove, with_end_weights
-from reprokit.rundir import ANSWERS, TRAIL, RunDirectory
+from reprokit.rundir import ANSWERS, RunDirectory
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,10 @@ def ask(
 
     A silent replay prints nothing. Without a trail, nothing can be proved. The recorded outputs stay as they are.
     """
-    if needs_proof and not recording.has(TRAIL):
-        raise NotReplayable(
-            f"{recording.path} has no trail, so no replay can prove that it is this run; record it again"
-        )
     plan = replay_plan(recording, place, question=question)
+    if needs_proof and next(trails.read(recording), None) is None:  # raises RunDamaged for one that was altered
+        steps = "no step of PyTorch, TensorFlow, XGBoost or LightGBM was recorded"
+        raise NotReplayable(f"{recording.path} has no trail ({steps}), so no replay can prove that it is this run")
     with outputs_aside(recording):
         plan = msgspec.structs.replace(plan, capture=None)
         result = execute(plan, interruption, silence_output if is_silent else None)

@@ -66,6 +66,7 @@ class TensorTrial:
         self._stored = StoredTensors(str(run)) if object_stores.is_remote(str(run)) else None
         self.path = run_home.resolve(str(run)) if self._stored is None else self._stored.path
         self.name = self.path.name if self._stored is None else str(run)
+        self._where = str(self.path) if self._stored is None else self.name
         self._run = RunDirectory(self.path) if self._stored is None else None
         self.loaded_all_steps = False
         self.follows = True  # whether each query reads new steps first
@@ -77,12 +78,12 @@ class TensorTrial:
         self._read_at = time.monotonic()
         self.refresh()
         if self.loaded_all_steps and not self._indexes:
-            raise NothingSaved(
-                f"{self.path} holds no tensors; 'reprokit record --tensors' saves them, 'reprokit ask' gets them later"
-            )
+            advice = "'reprokit record --tensors' saves them, 'reprokit ask' gets them later"
+            pushed = "'reprokit push --follow' writes those that the run has saved"
+            raise NothingSaved(f"{self._where} holds no tensors; {advice if self._stored is None else pushed}")
 
     def __repr__(self) -> str:
-        return f"<TensorTrial of {self.path}: {len(self._tensors)} tensors>"
+        return f"<TensorTrial of {self._where}: {len(self._tensors)} tensors>"
 
     @property
     def run(self) -> RunDirectory:
@@ -121,7 +122,7 @@ class TensorTrial:
         elif line.dropped is not None and len(self._dropped) < MAX_DROPPED:
             self._dropped[line.name, line.dropped] = WHY.get(line.why, line.why)
         if self._count > MAX_VALUES or len(self._tensors) > MAX_NAMES:
-            raise RunDamaged(f"{self.path} has more than {MAX_VALUES} values or {MAX_NAMES} names; use fewer steps")
+            raise RunDamaged(f"{self._where} has more than {MAX_VALUES} values or {MAX_NAMES} names; use fewer steps")
 
     def _tensor_named(self, name: str) -> TrialTensor:
         if name not in self._tensors:
@@ -185,7 +186,7 @@ class TensorTrial:
             yet = "" if self.loaded_all_steps else " yet"
             steps = [step for dropped, step in self._dropped if dropped == name]
             why = self.why_dropped(name, steps[0]) if steps else ""
-            raise TensorUnavailable(f"{self.path} holds no tensor {name!r}{yet}{why}{advice}")
+            raise TensorUnavailable(f"{self._where} holds no tensor {name!r}{yet}{why}{advice}")
         return tensor
 
     def _by_name(self, name: str) -> TrialTensor | None:
@@ -258,12 +259,12 @@ class TensorTrial:
         """Raise the error that explains why this step has no values."""
         shown = f"step {step}" + (f" of mode {mode_name(mode)}" if mode_name(mode) else "")
         if self.has_passed_step(step, mode) is StepAvailability.NOT_YET_AVAILABLE:
-            raise StepNotYetAvailable(f"{self.path} has not come to {shown} yet; wait_for_steps waits for it")
+            raise StepNotYetAvailable(f"{self._where} has not come to {shown} yet; wait_for_steps waits for it")
         steps = self.steps(mode)
         if not steps or step > steps[-1]:
-            raise NoMoreData(f"{self.path} has no {shown}: its last saved step is {steps[-1] if steps else 'none'}")
+            raise NoMoreData(f"{self._where} has no {shown}: its last saved step is {steps[-1] if steps else 'none'}")
         near = ", ".join(map(str, steps[max(0, bisect.bisect(steps, step) - 1) :][:2]))
-        raise StepUnavailable(f"{self.path} saved nothing at {shown}{self.why_dropped('', step)}; near steps: {near}")
+        raise StepUnavailable(f"{self._where} saved nothing at {shown}{self.why_dropped('', step)}; near steps: {near}")
 
     # Inputs and outputs of the model
 

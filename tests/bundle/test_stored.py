@@ -180,6 +180,12 @@ def test_tensors_are_read_from_the_store_while_the_training_runs(
     assert not [path for path in held if SECRET.encode() in path.read_bytes()]
     assert reprokit.run("pull", url, "pulled").returncode == 0
     assert reprokit.run("verify", "run", "pulled").returncode == 0
+    done = reprokit.run("push", "run", f"{url}-whole")
+    assert "not in it: saved tensors" in done.stdout
+    with pytest.raises(NothingSaved, match=f"{url}-whole holds no tensors; 'reprokit push --follow' writes"):
+        trial(f"{url}-whole")
+    assert "saved tensors" not in reprokit.run("push", "run", f"{url}-whole", "--follow").stdout
+    assert trial(f"{url}-whole").tensor_names() == local.tensor_names()
 
 
 def test_a_store_that_fails_does_not_fail_the_training(reprokit: Reprokit, object_store: ObjectStore) -> None:

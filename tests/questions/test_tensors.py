@@ -410,3 +410,20 @@ def test_a_value_that_is_another_one_s_bytes_is_written_once(tmp_path: Path) -> 
     saved = Saved(record(tmp_path, "run", "pytorch_tensors.py", "--tensors", "all mode=global"))
     places = {(line["file"], line["shard"], line["key"]) for line in saved.by_place.values()}
     assert len(places) < len(saved.by_place)
+
+
+def test_a_run_without_steps_is_said_to_have_no_tensors(tmp_path: Path) -> None:
+    done = Reprokit(tmp_path).run("record", "-o", "run", "--tensors", "all", "--", sys.executable, "-c", "")
+    assert "tensors are saved by steps of PyTorch, TensorFlow, XGBoost or LightGBM, of which none" in done.stderr
+    asked = Reprokit(tmp_path).run("ask", "run", "all")
+    assert (asked.returncode, "run has no trail (no step of PyTorch" in asked.stderr) == (125, True)
+
+
+@pytest.mark.slow
+def test_an_altered_trail_is_refused_before_the_replay(tmp_path: Path) -> None:
+    run = record(tmp_path, "run", "pytorch_tensors.py")
+    (trail,) = (run / "trail").iterdir()
+    trail.write_bytes(trail.read_bytes()[:-1] + b"X")
+    asked = Reprokit(tmp_path).run("ask", "run", "all")
+    assert asked.returncode == 2
+    assert asked.stderr.startswith("reprokit: run-damaged: run/trail was altered")

@@ -52,7 +52,7 @@ class ForgottenVariables:
 
     def updated(self, variables: list[Any]) -> None:
         """Note the variables that an optimizer is given."""
-        given = {id(plain): plain for plain in map(private_api.plain, variables)}
+        given = {id(plain): plain for plain in map(private_api.plain, variables) if plain is not None}  # None under JAX
         if not all(key in self._trained for key in given):
             self._trained.update(given)
             self._untrained = None
