@@ -33,9 +33,14 @@ from reprokit.model import resumption
 from reprokit.model.question import InterruptionAsked, Question, StateQuestion, StepRange
 from reprokit.model.resumption import EXACT, NOT_EXACT, ResumeFinding
 from reprokit.plan import RECORD, Plan
-from reprokit.questions.resumed_run import ResumedRun, WholeRun, compare_runs
+from reprokit.questions.resumed_run import ResumedRun, ResumeOutcome, WholeRun, compare_runs
 from reprokit.questions.state_answers import DATA, PARTS, RANDOM
 from reprokit.rundir import ANSWERS, RunDirectory
+from reprokit.tolerance import Tolerances
+from reprokit.verify.compare import outputs
+from reprokit.verify.compare.match import RunPair
+from reprokit.verify.read.normalization import Normalizations
+from reprokit.verify.read.scan import MetricsScan
 from reprokit.version import VERSION
 
 MOMENT = 3 / 8  # share of the steps before the interruption: the first of three epochs is over by then
@@ -100,11 +105,12 @@ class ResumeStudy:
         outcome = compare_runs(whole, plain, is_whole=not is_brief)
         if not (outcome.has_equal_steps and outcome.is_state_compared):
             say(f"replaying the whole training up to step {min(offset + window, steps):,}, to see its state")
-            whole = WholeRun(recording, self._ask(recording, offset, window), offset)
+            whole = WholeRun(recording, self._ask(recording, offset, window, ResumedRun(plain).calls), offset)
             outcome = compare_runs(whole, plain, is_whole=not is_brief)
         searches = bool(whole.states) and not outcome.has_equal_steps
-        missing, is_proved = self._search(whole, plain, outcome.candidates, window) if searches else ([], False)
-        causes, parts = list(outcome.causes), outcome.described_parts
+        missing, is_proved = self._search(whole, plain, outcome, window) if searches else ([], False)
+        causes = list(outcome.causes)
+        parts = [replace(part, idle=part.idle and part.part not in missing) for part in outcome.described_parts]
         if not (outcome.has_equal_steps or is_proved):
             _require_same(whole)
         if searches and not is_proved:
@@ -220,11 +226,11 @@ class ResumeStudy:
             os.kill(watcher, signal.SIGKILL)
             os.waitpid(watcher, 0)
 
-    def _ask(self, recording: RunDirectory, offset: int, window: int) -> RunDirectory:
+    def _ask(self, recording: RunDirectory, offset: int, window: int, calls: int) -> RunDirectory:
         """Replay the whole training up to the steps to be compared, and save its state."""
         self._fresh.renew()
         steps = StepRange(first=offset, last=offset + window - 1)
-        question = Question(steps=steps, state=StateQuestion(keeps=True))
+        question = Question(steps=steps, state=StateQuestion(keeps=True, calls=calls))
         return self._replay(recording, "whole-asked", recording.run.command, question)
 
     def _replay(self, recording: RunDirectory, name: str, command: Sequence[str], question: Question) -> RunDirectory:
@@ -248,10 +254,10 @@ class ResumeStudy:
     # The proof
 
     def _search(
-        self, whole: WholeRun, plain: RunDirectory, candidates: list[str], window: int
+        self, whole: WholeRun, plain: RunDirectory, outcome: ResumeOutcome, window: int
     ) -> tuple[list[str], bool]:
         """Return the smallest set of parts that makes the resumed run identical, and whether there is one."""
-        fetched = ResumedRun(plain).fetched
+        candidates, fetched = outcome.candidates, ResumedRun(plain).fetched
         due = min(window, _steps(whole.recording) - whole.offset)
 
         def is_same_with(parts: Sequence[str]) -> tuple[bool, list[str]]:
@@ -263,10 +269,11 @@ class ResumeStudy:
             outcome = compare_runs(whole, self._resume(whole.recording, self._trial, question), window=window)
             return outcome.is_same and outcome.steps >= due, outcome.candidates
 
-        # Different batches may be the effect of a generator: try without the batches first.
+        # Different batches may be the effect of a generator: try without the batches first. The script itself may
+        # have drawn from one before the step, as for the order of an epoch: try with those that are idle since.
         chosen = [part for part in candidates if part != DATA or set(RANDOM).isdisjoint(candidates)]
         is_same, more = is_same_with(chosen) if chosen else (False, [DATA])
-        wider = [part for part in PARTS if part in {*candidates, *more}]
+        wider = [part for part in PARTS if part in {*candidates, *more, *outcome.idle_generators}]
         while not is_same and not set(wider) <= set(chosen):
             chosen = wider
             is_same, more = is_same_with(chosen)
@@ -303,18 +310,22 @@ def _end_if_different(run: Path, recording: RunDirectory, at: int) -> None:
         with suppress(OSError, ReprokitError):  # the run has no trail yet
             steps = _steps(RunDirectory(run))
     resumed = ResumedRun(RunDirectory(run))
-    if resumed.first_difference(recording, resumed.offset(recording, at)[0]) is not None:
+    offset, _ = resumed.offset(recording, at)
+    if resumed.first_difference(recording, offset, is_within_step=True) is not None:
         early_end.end(run)
 
 
 def other_files(whole: RunDirectory, resumed: RunDirectory) -> list[str]:
     """Return the output files whose content differs: the only trace of state that a script keeps itself."""
     listed = [run.outputs() for run in (whole, resumed)]
-    sides = [
-        {file.path: file.content or file.digest for file in outputs.files} if outputs else {} for outputs in listed
-    ]
+    sides = [{file.path: file.content or file.digest for file in files.files} if files else {} for files in listed]
     both = sides[0].keys() & sides[1].keys()
-    return sorted(path for path in both if sides[0][path] != sides[1][path])[:MAX_FILES]
+    paths = sorted(path for path in both if sides[0][path] != sides[1][path])
+    if not paths:
+        return []
+    tree = outputs.compare(RunPair((whole, resumed), MetricsScan(), MetricsScan(), (), Normalizations(), Tolerances()))
+    differing = {leaf.name for leaf in tree.children if leaf.verdict.differs}
+    return [path for path in paths if Normalizations().path(path) in differing][:MAX_FILES]
 
 
 def changed_files(before: Path, after: Path) -> list[str]:

@@ -18,6 +18,8 @@ WORDS = {
     "settings": "the optimizer's settings, such as learning rates",
     "schedule": "the learning-rate schedule",
     "scaler": "the loss scaler",
+    "gradients": "the gradients accumulated so far",
+    "module-settings": "numbers and flags that its modules keep",
     "loader-generator": "the data loader's generator",
     "metrics": "the metrics of the epoch under way",
     "data": "the position in the data, or their order",

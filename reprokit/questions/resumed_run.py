@@ -10,13 +10,24 @@ from reprokit import trails
 from reprokit.model.resumption import FirstDifference, PartSaid
 from reprokit.printable import listed
 from reprokit.questions import state_answers
-from reprokit.questions.state_answers import DATA, GENERATORS, LOADER, PARTS, SETTINGS, PartDifference
+from reprokit.questions.state_answers import (
+    DATA,
+    GENERATORS,
+    GRADIENTS,
+    LATENT,
+    LOADER,
+    MODULES,
+    PARTS,
+    SETTINGS,
+    PartDifference,
+)
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare import resumption
-from reprokit.verify.compare.divergences import LENGTH, NAMES, TENSORS, SeriesDivergence, TrailSide, cause_words
+from reprokit.verify.compare.divergences import INPUTS, LENGTH, NAMES, TENSORS, SeriesDivergence, TrailSide, cause_words
 from reprokit.verify.compare.trails import Key, sides
 
 MAX_NAMES = 100
+OF_CALLS = ("batch", INPUTS, "loss")  # quantities of a step that are made of all its calls of models
 NAMED = 3  # in a sentence
 
 
@@ -51,6 +62,11 @@ class WholeRun:
         self.sides = _sides(recording)
         self.states, self.notes = state_answers.read(asked)
 
+    @property
+    def calls(self) -> int:
+        """How many calls of models the step is made of at which the other run resumes; 0 if unknown."""
+        return state_answers.calls(self.states)
+
 
 class ResumedRun:
     """The trails and answers of a resumed run."""
@@ -63,6 +79,11 @@ class ResumedRun:
     def fetched(self) -> Mapping[str, int]:
         """How many batches each place had fetched in the first step, including the batch of this step."""
         return next((series.fetched for series in self.states.values() if series.fetched is not None), {})
+
+    @property
+    def calls(self) -> int:
+        """How many calls of models the first step is made of; 0 if unknown."""
+        return state_answers.calls(self.states)
 
     def offset(self, recording: RunDirectory, interrupted: int) -> tuple[int, bool]:
         """Return the step of the whole run at which this one resumes, and whether its first parameters show that.
@@ -81,21 +102,25 @@ class ResumedRun:
         return max((step for step in steps if step), default=None)
 
     def divergences(
-        self, left: Mapping[Key, TrailSide], offset: int, *, is_whole: bool
+        self, left: Mapping[Key, TrailSide], offset: int, *, is_whole: bool, is_within_step: bool = False
     ) -> tuple[list[StepDivergence], int]:
-        """Return where this run's series differ, the earliest first, and how many steps were compared."""
+        """Return where this run's series differ, the earliest first, and how many steps were compared.
+
+        If it resumes within a step that accumulates gradients, the inputs of only a part of that step are its own.
+        """
         divergences, steps = [], 0
         for key in left.keys() & self.sides.keys():
             series = resumption.aligned(left[key], self.sides[key], offset)
             steps = max(steps, min(series.left.count, series.right.count))
             left_out = {LENGTH: not is_whole, TENSORS: _has_same_tensors(series)}
+            left_out.update({name: is_within_step and _is_only_first(series, name) for name in OF_CALLS})
             names = [name for name in series.differing if not series.is_idle(name) and not left_out.get(name)]
             divergences += [StepDivergence(key, series.step(name), name, series) for name in names]
         return sorted(divergences, key=lambda parting: parting.step), steps
 
-    def first_difference(self, recording: RunDirectory, offset: int) -> int | None:
+    def first_difference(self, recording: RunDirectory, offset: int, *, is_within_step: bool = False) -> int | None:
         """Return the first step that differs; None if all are equal."""
-        divergences, _ = self.divergences(_sides(recording), offset, is_whole=False)
+        divergences, _ = self.divergences(_sides(recording), offset, is_whole=False, is_within_step=is_within_step)
         return divergences[0].step if divergences else None
 
 
@@ -142,9 +167,14 @@ class ResumeOutcome:
         }
         quantities = [divergence.quantity for divergence in self.divergences if divergence.step == first]
         names |= {part_of_quantity[quantity] for quantity in quantities if quantity in part_of_quantity}
-        if DATA in names and any(part.part == LOADER for part in self.parts):
-            names.add(LOADER)
+        latent_causes = {LOADER: DATA in names, GRADIENTS: "gradients" in quantities, MODULES: bool(quantities)}
+        names |= {part.part for part in self.parts if part.step <= first and latent_causes.get(part.part)}
         return [part for part in PARTS if part in names]
+
+    @property
+    def idle_generators(self) -> list[str]:
+        """The generators that differ, but that no compared step draws from."""
+        return [part.part for part in self.parts if part.is_idle]
 
     @property
     def _first_step(self) -> int:
@@ -155,11 +185,8 @@ class ResumeOutcome:
 
     @property
     def effective(self) -> list[PartDifference]:
-        """The parts that differ at the first differing step; later differences may be their effects.
-
-        A loader's own generator affects only batches, which are compared themselves.
-        """
-        parts = [part for part in self.parts if not part.is_idle and part.part != LOADER]
+        """The parts that differ at the first differing step; later differences may be their effects."""
+        parts = [part for part in self.parts if not part.is_idle and part.part not in LATENT]
         first = min((part.step for part in parts), default=0)
         return [part for part in parts if part.step == first]
 
@@ -179,6 +206,7 @@ class ResumeOutcome:
     @property
     def described_parts(self) -> list[PartSaid]:
         """Return the differing parts, with steps of the whole run."""
+        candidates = self.candidates
         return [
             PartSaid(
                 part=difference.part,
@@ -187,7 +215,10 @@ class ResumeOutcome:
                 idle=difference.is_idle,
             )
             for difference in self.parts
-            if difference.step <= self._first_step or difference.is_idle
+            if difference.part in candidates
+            or (
+                difference.part not in LATENT - {LOADER} and (difference.step <= self._first_step or difference.is_idle)
+            )
         ]
 
 
@@ -199,22 +230,27 @@ def compare_runs(
     A trial goes on behind its window until it is interrupted, without the parts that are put in for each step.
     """
     resumed = ResumedRun(run)
-    divergences, steps = resumed.divergences(whole.sides, whole.offset, is_whole=is_whole)
+    is_within_step = 0 < resumed.calls < whole.calls
+    divergences, steps = resumed.divergences(
+        whole.sides, whole.offset, is_whole=is_whole, is_within_step=is_within_step
+    )
     divergences = [divergence for divergence in divergences if divergence.step < window]
     parts = state_answers.differences(whole.states, resumed.states, whole.offset)
     parts = [part for part in parts if part.step < window]
     is_compared = state_answers.is_comparable(whole.states, resumed.states, whole.offset)
-    return ResumeOutcome(whole, divergences, parts, steps, [*resumed.notes, *_accumulated(whole, resumed)], is_compared)
+    notes = list(resumed.notes)
+    if 0 not in (whole.calls, resumed.calls) and whole.calls != resumed.calls:
+        notes.append(
+            f"the first update of the resumed training is made of {resumed.calls} calls of its model, that of the whole"
+            f" one of {whole.calls}"
+        )
+    return ResumeOutcome(whole, divergences, parts, steps, notes, is_compared)
 
 
-def _accumulated(whole: WholeRun, resumed: ResumedRun) -> Iterator[str]:
-    for process in whole.states.keys() & resumed.states.keys():
-        left, right = whole.states[process].calls, resumed.states[process].calls
-        if None not in (left, right) and left != right:
-            yield (
-                f"the first update of the resumed training is made of {right} calls of its model, that of the whole one"
-                f" of {left}: gradients that had been accumulated are not restored"
-            )
+def _is_only_first(series: SeriesDivergence, name: str) -> bool:
+    """Return whether the first step is the only one that differs by a quantity."""
+    quantity = series.quantities[name]
+    return quantity.first == 0 and quantity.count == 1
 
 
 def _has_same_tensors(series: SeriesDivergence) -> bool:

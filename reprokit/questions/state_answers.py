@@ -16,12 +16,14 @@ MAX_BYTES = 256 << 20
 PARAMETERS, BUFFERS, OTHERS = "parameters", "buffers", "other-models"
 OPTIMIZER, SETTINGS, SCHEDULE, SCALER = "optimizer", "settings", "schedule", "scaler"
 METRICS, LOADER, DATA = "metrics", "loader-generator", "data"
+GRADIENTS, MODULES = "gradients", "module-settings"
 GENERATORS = {"torch": "PyTorch generator", "python": "Python generator", "numpy": "NumPy generator"}
 OF_TENSORFLOW = ("seed generators of Keras", "TensorFlow generator")
 RANDOM = (*GENERATORS.values(), "GPU generators", *OF_TENSORFLOW, LOADER)
 PARTS = (  # causes before effects
-    PARAMETERS, BUFFERS, OTHERS, METRICS, OPTIMIZER, SETTINGS, SCHEDULE, SCALER, *RANDOM, DATA
+    PARAMETERS, BUFFERS, OTHERS, METRICS, OPTIMIZER, SETTINGS, SCHEDULE, SCALER, GRADIENTS, MODULES, *RANDOM, DATA
 )  # fmt: skip
+LATENT = frozenset({LOADER, GRADIENTS, MODULES})  # these may differ without effect: only a step that differs shows one
 
 ALL = "*"  # the name of one digest for all of a part
 
@@ -37,6 +39,7 @@ class StateLine(msgspec.Struct, frozen=True):
     fetched: dict[str, int] | None = None
     calls: int | None = None
     problem: str = ""
+    draws: str = ""  # settings by which a booster draws rows or columns
 
 
 @dataclass
@@ -66,6 +69,11 @@ def read(run: RunDirectory) -> tuple[dict[str, StateSeries], list[str]]:
         series = series_by_process.setdefault(line.process, StateSeries())
         if line.problem:
             problems.append(line.problem)
+        if line.draws:
+            problems.append(
+                f"each round draws rows or columns ({line.draws}), by a generator that no saved model holds: what is"
+                " trained further may draw others"
+            )
         if line.parts is not None:
             series.states[line.step] = line.parts
             series.fetched = line.fetched if series.fetched is None else series.fetched
@@ -84,6 +92,11 @@ def _lines(run: RunDirectory) -> Iterator[StateLine]:
             yield msgspec.json.decode(line, type=StateLine)
         except msgspec.MsgspecError:
             raise ReprokitError(f"{run.path / FILE} holds a line that is none; try again") from None
+
+
+def calls(answers: Mapping[str, StateSeries]) -> int:
+    """Return how many calls of models the first step is made of; 0 if unknown."""
+    return next((series.calls for series in answers.values() if series.calls is not None), 0)
 
 
 def is_comparable(whole: Mapping[str, StateSeries], resumed: Mapping[str, StateSeries], offset: int) -> bool:
@@ -123,4 +136,7 @@ def _differing(part: str, left: Entries, right: Entries) -> list[str]:
     if part != OTHERS and len(left) == len(right):
         right = dict(zip(left, right.values(), strict=True)) if left.keys() != right.keys() else right
     names = left.keys() & right.keys() if part == OTHERS else left.keys() | right.keys()
-    return sorted(name for name in names if left.get(name) != right.get(name))
+    differing = sorted(name for name in names if left.get(name) != right.get(name))
+    if part == MODULES:
+        return [f"{name}: {left.get(name)} in the whole training, {right.get(name)} here" for name in differing]
+    return differing

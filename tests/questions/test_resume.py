@@ -104,6 +104,24 @@ def test_a_part_of_one_of_two_optimizers_that_take_turns_is_named(tmp_path: Path
     assert [named["part"] for named in finding["parts"]] == [part]
 
 
+@pytest.mark.parametrize(
+    ("left_out", "at", "step", "missing"),
+    [
+        pytest.param((), 9, 7, [], marks=pytest.mark.slow),
+        pytest.param(("gradients",), 9, 7, ["gradients"], marks=pytest.mark.extended),
+        pytest.param(("generators",), 17, 15, GENERATORS[:2], marks=pytest.mark.extended),
+        pytest.param(("flags",), 17, 15, ["module-settings"], marks=pytest.mark.extended),
+    ],
+)
+def test_what_a_loop_by_hand_keeps_between_updates_is_named_and_proved(
+    tmp_path: Path, left_out: tuple[str, ...], at: int, step: int, missing: list[str]
+) -> None:
+    """The checkpoint of step 7 is made in its middle, that of step 15 just before the script draws the next order."""
+    options = ("--at", str(at))
+    finding = found(resume(tmp_path, "pytorch_resumed_by_hand.py", *left_out, options=options), bool(missing))
+    assert (finding["resumed_at"], finding["missing"], finding["proved"]) == (step, missing, bool(missing))
+
+
 @pytest.mark.extended
 def test_a_training_that_is_resumed_at_the_end_of_an_epoch(tmp_path: Path) -> None:
     finding = found(resume(tmp_path, "pytorch_resumed_epochs.py", options=("--at", "20")), 1)
@@ -221,7 +239,11 @@ def test_a_gate_fails_unless_the_resumed_training_is_exact(tmp_path: Path) -> No
 
 
 def test_files_that_hold_what_no_step_shows_are_named(tmp_path: Path) -> None:
-    write = "import os; open('average.txt', 'w').write(os.urandom(8).hex()); open('same.txt', 'w').write('1')"
+    spaces = "' ' * (os.environ['REPROKIT_RUN'].endswith('resumed') + 1)"
+    write = (
+        "import os; open('average.txt', 'w').write(os.urandom(8).hex()); open('same.txt', 'w').write('1');"
+        f"open('same.json', 'w').write('[1,' + {spaces} + '2]')"
+    )
     for name in ("whole", "resumed"):
         done = Reprokit(tmp_path).run("record", "--no-trail", "-o", name, "--", sys.executable, "-c", write)
         assert done.returncode == 0, done.stderr

@@ -104,6 +104,7 @@ def test_rounds_of_boosting_are_compared_from_where_the_trees_show_it(
     assert (finding["resumed_at"], finding["is_found"]) == ((12, False) if drawn else (10, True))
     assert (finding["missing"], finding["trials"], finding["proved"]) == ([], 0, False)
     assert any("the state between them is seen of models of PyTorch" in note for note in finding["notes"])
+    assert any("(bagging_fraction = 0.7)" in note for note in finding["notes"]) == bool(drawn)
 
 
 @pytest.mark.extended

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import atexit
+import math
 import sys
 
 from .. import events
 from ..capture import torch_state
 from ..capture.random_states import RandomStates
 from ..capture.torch_fit import LiveObjects
+from ..core.patching import replace
 from ..pytorch import private_api
 from ..pytorch.state import entries_of, named_tensors, parts_of
 from ..pytorch.tensors import entry
 from .pytorch_batches import BatchStream
-from .training_state import BUFFERS, OPTIMIZER, PARAMETERS, SCALER, SETTINGS, StateAnswers, shorten, state_digest
+from .training_state import (
+    BUFFERS,
+    GRADIENTS,
+    MODULES,
+    OPTIMIZER,
+    PARAMETERS,
+    SCALER,
+    SETTINGS,
+    StateAnswers,
+    shorten,
+    state_digest,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +41,12 @@ if TYPE_CHECKING:
 OTHERS, SCHEDULE, LOADER = "other-models", "schedule", "loader-generator"
 GENERATORS = {"torch": "PyTorch generator", "torch.cuda": "GPU generators", "python": "Python generator"}
 GENERATORS["numpy"] = "NumPy generator"
+SETTERS = (  # functions by which a script loads the states of generators
+    ("torch", "set_rng_state"),
+    ("torch.random", "set_rng_state"),
+    ("random", "setstate"),
+    ("numpy.random", "set_state"),
+)
 
 
 class PytorchState:
@@ -39,19 +58,27 @@ class PytorchState:
         self._optimizers, self._schedules, self._scalers = LiveObjects(), LiveObjects(), LiveObjects()
         self._records = LiveObjects()  # of the optimizers, by which updates are counted
         self._random = RandomStates(self._torch)
-        # The states of generators when a loader began or returned a batch, for the current step.
+        # The states of generators after the last update, and when a loader began or returned a batch.
+        self._at_update: Any = None
         self._at_loader: Any = None
         self._at_batch: Any = None
         self._loader_generator: Any = None  # of the loader that began last, if it has its own generator
         self._batches = BatchStream(answers)
         self._model_calls = 0  # of the current step
+        self._due_call = 1  # the call before which the state of the current step is read
+        self._is_restoring = False  # generators, by functions that are wrapped here
         atexit.register(agent.attempt, self._batches.finish)
+        if answers.parts:
+            for name, setter in SETTERS:
+                if name in sys.modules:
+                    replace(sys.modules[name], setter, self._make_setter)
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {
             events.OptimizerMade: self._optimizer_made,
             events.ScheduleMade: lambda event: self._schedules.add(event.schedule),
             events.ScalerMade: lambda event: self._scalers.add(event.scaler),
+            events.TensorsChange: self._tensors_change,
             events.LoaderBegan: self._loader_began,
             events.BatchDue: self._batches.due,
             events.BatchFetched: self._batch_fetched,
@@ -71,13 +98,28 @@ class PytorchState:
         if event.optimizer is not None:
             self._records.add(event.optimizer)
 
+    def _make_setter(self, original: Any) -> Any:
+        def set_state(*arguments: Any, **keywords: Any) -> None:
+            original(*arguments, **keywords)
+            if not self._is_restoring:
+                self._agent.attempt(self._tensors_change)
+
+        return set_state
+
+    def _tensors_change(self, _event: events.TensorsChange | None = None) -> None:
+        """Restore the generators once a checkpoint is loaded, as the script may draw before its first step."""
+        if self._answers.is_first and not self._model_calls:
+            file = self._answers.snapshot_to_restore("state")
+            if file is not None:
+                self._restore_generators(file, "random_at_update")
+
     def _loader_began(self, event: events.LoaderBegan) -> None:
         """Restore and read the generators before a loader draws its order."""
         owners = event.loader, getattr(event.loader, "sampler", None)
         generators = [getattr(owner, "generator", None) for owner in owners]
         usable = [generator for generator in generators if isinstance(generator, self._torch.Generator)]
         self._loader_generator = usable[0] if usable else None  # a script's own sampler may have another kind
-        is_next = self._answers.is_first and not self._model_calls
+        is_next = self._answers.is_first and self._model_calls < self._due_call
         file = self._answers.snapshot_to_restore("state") if is_next else None
         if file is not None:
             self._restore_generators(file, "random_at_loader")
@@ -88,7 +130,7 @@ class PytorchState:
         """Restore and read the generators before the script uses a batch, as to add noise."""
         answers = self._answers
         self._batches.fetched(event)
-        if not answers.is_first or self._model_calls:
+        if not answers.is_first or self._model_calls >= self._due_call:
             return
         file = answers.snapshot_to_restore("state") if self._batches.is_at_first else None
         if file is not None:
@@ -107,7 +149,9 @@ class PytorchState:
             return
         self._model_calls += 1
         answers = self._answers
-        if self._model_calls > 1 or not (answers.is_logged or answers.is_first) or not list(self._optimizers):
+        if self._model_calls != self._due_call or not (answers.is_logged or answers.is_first):
+            return
+        if not list(self._optimizers):
             return
         file = answers.snapshot_to_restore("state") if answers.is_first else None
         if file is not None:
@@ -124,7 +168,11 @@ class PytorchState:
             return
         if answers.window.step <= answers.first + 1 and not answers.every:
             answers.log(calls=self._model_calls)
+        # Like the step before, the first one may accumulate gradients of more calls than a training that resumes in it.
+        is_within = answers.is_first and 0 < answers.calls < self._model_calls
+        self._due_call = 1 + (self._model_calls - answers.calls if is_within else 0)
         self._model_calls, self._at_loader, self._at_batch = 0, None, None
+        self._at_update = self._states() if answers.is_first and answers.saves_state else None
         self._batches.updated()
 
     # Reading
@@ -159,6 +207,23 @@ class PytorchState:
     def _hooks(self) -> Any:
         return self._agent.pytorch
 
+    def _named_settings(self) -> Iterator[tuple[str, Any, str]]:
+        """Yield name, owner and attribute of the plain numbers that models keep, and of their parameters' flags."""
+        counts: dict[str, int] = {}
+        for root in self._hooks().modules.outermost():
+            kind = type(root).__name__
+            number = counts[kind] = counts.get(kind, -1) + 1
+            for path, module in root.named_modules(prefix=f"{kind}#{number}"):
+                numbers = [name for name, value in vars(module).items() if type(value) in (bool, int, float)]
+                yield from ((f"{path}.{name}", module, name) for name in numbers if not name.startswith("_"))
+                parameters = private_api.containers(module)[0]
+                flags = ((name, tensor) for name, tensor in parameters.items() if tensor is not None)
+                yield from ((f"{path}.{name}.requires_grad", tensor, "requires_grad") for name, tensor in flags)
+
+    def _module_settings(self) -> dict[str, Any]:
+        settings = {name: getattr(owner, attribute) for name, owner, attribute in self._named_settings()}
+        return {name: value for name, value in settings.items() if math.isfinite(value)}
+
     def _digests(self) -> dict[str, dict[str, str]]:
         torch = self._torch
         with torch.no_grad(), private_api.without_overrides(torch):
@@ -166,6 +231,10 @@ class PytorchState:
             digests = dict(
                 zip((PARAMETERS, BUFFERS, OTHERS), ({n: _digest(t) for n, t in tensors.items()} for tensors in models))
             )
+            if not self._answers.every:
+                gradients = {name: parameter.grad for name, parameter in models[0].items()}
+                digests[GRADIENTS] = {n: "" if t is None else _digest(t) for n, t in gradients.items()}
+                digests[MODULES] = {name: repr(value)[:16] for name, value in self._module_settings().items()}
             digests.update({part: {} for part in (OPTIMIZER, SETTINGS, SCHEDULE, SCALER)})
             for number, optimizer in enumerate(self._optimizers):
                 for key, value in _settings(number, optimizer):
@@ -191,6 +260,11 @@ class PytorchState:
         header: dict[str, Any] = {}
         for part, named in zip((PARAMETERS, BUFFERS, OTHERS), models):
             header[part] = {name: tensors.put(f"{part}.{name}", tensor) for name, tensor in named.items()}
+        header[GRADIENTS] = {
+            name: None if tensor.grad is None else tensors.put(f"{GRADIENTS}.{name}", tensor.grad)
+            for name, tensor in models[0].items()
+        }
+        header[MODULES] = self._module_settings()
         header["optimizers"] = [
             torch_state.take_optimizer(
                 tensors, number, optimizer, [names[id(parameter)] for parameter in torch_state.parameters_of(optimizer)]
@@ -199,7 +273,12 @@ class PytorchState:
         ]
         header["schedules"] = torch_state.take_all(tensors, "schedule", list(self._schedules))
         header["scalers"] = torch_state.take_all(tensors, "scaler", list(self._scalers))
-        moments = {"random": self._states(), "random_at_loader": self._at_loader, "random_at_batch": self._at_batch}
+        moments = {
+            "random": self._states(),
+            "random_at_update": self._at_update,
+            "random_at_loader": self._at_loader,
+            "random_at_batch": self._at_batch,
+        }
         for moment, recorded in moments.items():
             if recorded is not None:
                 states, state = recorded
@@ -211,9 +290,14 @@ class PytorchState:
         """Restore the parts of the state that the question names, the generators last."""
         header, reader, parts = file.header, torch_state.SnapshotReader(self._torch, file.tensors), self._answers.parts
         attempt = self._answers.attempt
-        for part, named in zip((PARAMETERS, BUFFERS, OTHERS), self._tensors()):
+        *models, _ = self._tensors()
+        for part, named in zip((PARAMETERS, BUFFERS, OTHERS), models):
             if part in parts:
                 attempt(part, self._restore_tensors, named, header[part], reader)
+        if GRADIENTS in parts:
+            attempt(GRADIENTS, self._restore_gradients, models[0], header[GRADIENTS], reader)
+        if MODULES in parts:
+            attempt(MODULES, self._restore_module_settings, header[MODULES])
         for optimizer, saved in zip(self._optimizers, header["optimizers"]):
             attempt(OPTIMIZER, self._restore_optimizer, optimizer, saved, reader)
         for part, objects, saved_states in (
@@ -228,6 +312,19 @@ class PytorchState:
         with self._torch.no_grad():
             for name, key in keys.items():
                 named[name].data.copy_(reader.tensor(key))
+
+    def _restore_gradients(
+        self, parameters: NamedTensors, keys: dict[str, str | None], reader: torch_state.SnapshotReader
+    ) -> None:
+        for name, key in keys.items():
+            parameters[name].grad = None if key is None else reader.tensor(key).to(parameters[name].device)
+
+    def _restore_module_settings(self, saved: dict[str, Any]) -> None:
+        for name, owner, attribute in self._named_settings():
+            if name in saved and attribute in vars(owner):
+                vars(owner)[attribute] = saved[name]
+            elif name in saved:
+                setattr(owner, attribute, saved[name])
 
     def _restore_optimizer(self, optimizer: Any, saved: Any, reader: torch_state.SnapshotReader) -> None:
         parts = self._answers.parts
@@ -246,7 +343,9 @@ class PytorchState:
         header, reader, parts = file.header, torch_state.SnapshotReader(self._torch, file.tensors), self._answers.parts
         states = header.get(moment) or {}
         chosen = {name: states[name] for name in states if GENERATORS[name] in parts}
+        self._is_restoring = True
         self._answers.attempt("generators", torch_state.put_random, self._torch, chosen, reader)
+        self._is_restoring = False
         state = header.get(f"{LOADER} {moment}")
         if LOADER in parts and state is not None and self._loader_generator is not None:
             self._answers.attempt(LOADER, lambda: self._loader_generator.set_state(reader.value(state)))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 PARAMETERS, BUFFERS, DATA = "parameters", "buffers", "data"
 OPTIMIZER, SETTINGS, SCALER = "optimizer", "settings", "scaler"
+GRADIENTS, MODULES = "gradients", "module-settings"
 ALL = "*"  # the name of one digest for all tensors and values of a part
 LOGGED = 16  # number of steps whose state is logged, at either end of the question's steps
 FILE = "state.jsonl"
@@ -41,6 +42,10 @@ def listener(agent: Agent, question: Mapping[str, Any], framework: str, events: 
         from .keras_state import KerasState
 
         return KerasState(agent, answers, events)
+    if framework in ("xgboost", "lightgbm"):
+        from .boosting_state import BoostingDraws
+
+        return BoostingDraws(answers)
     return None
 
 
@@ -78,6 +83,7 @@ class StateAnswers:
         self.saves_state: bool = asked["keeps"]
         self.parts = frozenset(asked["parts"])
         self.fetched: Mapping[str, int] = asked["fetched"]
+        self.calls: int = asked["calls"]
         self._agent, self._restore_from = agent, asked["put"]
         self._answers = f"{agent.run}/answers"
 

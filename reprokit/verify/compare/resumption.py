@@ -57,8 +57,11 @@ def _steps_before(whole: TrailSide, parameters: int, batch: int | None) -> int |
 
 
 def aligned(whole: TrailSide, resumed: TrailSide, steps: int) -> SeriesDivergence:
-    """Compare a resumed run with the whole one from a step on."""
-    return _compare(_from_step(whole, steps), resumed)
+    """Compare a resumed run with the whole one from a step on.
+
+    Generators are compared from the first step's end on: until it begins, the resumed run creates and loads its state.
+    """
+    return _compare(_from_step(whole, steps), _from_step(resumed, 0))
 
 
 def _from_step(side: TrailSide, steps: int) -> TrailSide:
