@@ -34,7 +34,7 @@ from reprokit.model.question import InterruptionAsked, Question, StateQuestion, 
 from reprokit.model.resumption import EXACT, NOT_EXACT, ResumeFinding
 from reprokit.plan import RECORD, Plan
 from reprokit.questions.resumed_run import ResumedRun, ResumeOutcome, WholeRun, compare_runs
-from reprokit.questions.state_answers import DATA, PARTS, RANDOM
+from reprokit.questions.state_answers import DATA, LATENT, PARTS, RANDOM
 from reprokit.rundir import ANSWERS, RunDirectory
 from reprokit.tolerance import Tolerances
 from reprokit.verify.compare import outputs
@@ -279,7 +279,7 @@ class ResumeStudy:
             is_same, more = is_same_with(chosen)
             wider = [part for part in PARTS if part in {*chosen, *more}]
         if not is_same:
-            return candidates, False
+            return [part for part in candidates if part not in LATENT], False
         for part in list(reversed(chosen)) if len(chosen) > 1 else []:
             fewer = [other for other in chosen if other != part]
             if fewer and is_same_with(fewer)[0]:

@@ -134,6 +134,7 @@ class ResumeOutcome:
     steps: int  # number compared
     notes: list[str]
     is_state_compared: bool  # for each process that answered
+    is_within_step: bool  # whether it resumes within a step that accumulates gradients
 
     @property
     def is_same(self) -> bool:
@@ -167,7 +168,10 @@ class ResumeOutcome:
         }
         quantities = [divergence.quantity for divergence in self.divergences if divergence.step == first]
         names |= {part_of_quantity[quantity] for quantity in quantities if quantity in part_of_quantity}
-        latent_causes = {LOADER: DATA in names, GRADIENTS: "gradients" in quantities, MODULES: bool(quantities)}
+        # Gradients from before the first call are a cause where those of the step differ, but not what they come from.
+        has_own_cause = not (self.is_within_step or set(OF_CALLS).isdisjoint(quantities))
+        is_accumulated = "gradients" in quantities and not has_own_cause
+        latent_causes = {LOADER: DATA in names, GRADIENTS: is_accumulated, MODULES: bool(quantities)}
         names |= {part.part for part in self.parts if part.step <= first and latent_causes.get(part.part)}
         return [part for part in PARTS if part in names]
 
@@ -244,7 +248,7 @@ def compare_runs(
             f"the first update of the resumed training is made of {resumed.calls} calls of its model, that of the whole"
             f" one of {whole.calls}"
         )
-    return ResumeOutcome(whole, divergences, parts, steps, notes, is_compared)
+    return ResumeOutcome(whole, divergences, parts, steps, notes, is_compared, is_within_step)
 
 
 def _is_only_first(series: SeriesDivergence, name: str) -> bool:
