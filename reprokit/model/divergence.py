@@ -51,6 +51,7 @@ class ProcessDivergence(msgspec.Struct, frozen=True, kw_only=True):
     more: int  # calls that only one replay makes at this point; negative if the left one
     calls: int  # number of compared calls
     varying: int  # number of these with different results on equal inputs
+    other: LocatedCall | None = None  # what the right replay calls there, where both call something else
 
 
 class LocatedDivergence(msgspec.Struct, frozen=True, kw_only=True):

@@ -38,17 +38,20 @@ def _process(located: LocatedDivergence, process: ProcessDivergence, is_first: b
         yield f"  {varying}; what follows differs because of it"
     elif process.kind == "outside":
         yield f"changed outside of operators, before {place}, {thread}"
-        behind = f" and behind {call_in_words(process.before)}" if process.before else ""
-        generator = ", or the state of the random generator that it draws from" if process.draws else ""
-        inputs = f"what goes into it{_inputs(call)}{generator}"
-        yield f"  {inputs} differs, and no call before it gave another result{behind}"
+        before = f"; the last: {call_in_words(process.before)}" if process.before else ""
+        generator = ", or the state of the random generator that it draws from," if process.draws else ""
+        inputs = f"a tensor or number that goes into it{_inputs(call)}{generator}"
+        yield f"  {inputs} differs, and no call before it gave another result{before}"
         seeds = "another seed, or draws outside of operators; then " if process.draws else ""
         writers = "NumPy, a data pipeline, a custom kernel, a collective or uninitialized memory"
-        yield f"  look for {seeds}{writers} that writes to it"
-    else:
+        yield f"  look for {seeds}another value in the script, or {writers} that writes to it"
+    elif process.more or process.other is None:
         side = "second" if process.more > 0 else "first"
-        count = f"{abs(process.more):,} more calls" if process.more else "other calls"
+        count = f"{abs(process.more):,} more call{'s' if abs(process.more) != 1 else ''}"
         yield f"another path was taken: {count} in the {side} replay from {place}, {thread}"
+    else:
+        yield f"another path was taken: the first replay calls {place}{_inputs(call)}, {thread}"
+        yield f"  the second one calls {call_in_words(process.other)}{_inputs(process.other)}"
     if is_first and located.known:
         cures = f"; cure: --patch {' or '.join(located.cures)}" if located.cures else ""
         yield f"  Known: {', '.join(located.known)}{cures}"

@@ -19,6 +19,7 @@ from reprokit.launch.interruption import Interruption
 from reprokit.model import divergence as divergence_file
 from reprokit.model.divergence import MAX_LISTED, LocatedCall, LocatedDivergence, OutputsDiffer, ProcessDivergence
 from reprokit.model.question import KeptOperator, OperatorQuestion, Question, StepRange
+from reprokit.printable import cut, listed
 from reprokit.profiling import cures
 from reprokit.questions import collective_inputs, operator_logs
 from reprokit.questions.divergence_text import without_effect
@@ -161,9 +162,12 @@ class _LocateSearch:
             if not recording.has(TRAIL):
                 self._notes[f"{recording.path} has no trail: nothing proves that its replays are that run"] = None
             elif not replay.proof.steps:
+                ended = replay.launch_result.ended
+                end = f" (it ended with {ended.words})" if ended.exit_code != 0 else ""
                 raise NotTheRun(
-                    f"a replay of {recording.path} took none of its steps, so it is not that run; code or data changed,"
-                    " or it read a file that an earlier run left, as a checkpoint: remove that, or record again"
+                    f"a replay of {recording.path} took none of its steps{end}, so it is not that run;"
+                    f" {_changes(replay)}, or it read a file that an earlier run left, as a checkpoint: remove that, or"
+                    " record again"
                 )
         pair = ReplayPair((replays[0], replays[1]), (_logs(replays[0]), _logs(replays[1])), steps)
         if not any(pair.logs):
@@ -196,8 +200,10 @@ class _LocateSearch:
                 how = "in which functions were executed operator by operator"
                 self._notes[f"the replays of {recording.path}, {how}, are not that run {where}"] = None
             else:
-                advice = "code, data or libraries may have changed: record it again"
-                raise NotTheRun(f"no replays of {recording.path} parted, and they are not that run {where}; {advice}")
+                raise NotTheRun(
+                    f"no replays of {recording.path} parted, and they are not that run {where}; {_changes(replay)}:"
+                    " record it again"
+                )
 
     def _saved_outputs(self, divergence: ThreadDivergence, place: Path) -> OutputsDiffer | None:
         """Replay until the guilty operator diverges again with its calls saved, and compare their outputs."""
@@ -243,6 +249,11 @@ class _LocateSearch:
             if divergence.kind is DivergenceKind.RESULT and divergence.has_unread_values:
                 self._notes[
                     "not all that goes into this call or comes out of it could be read: an input may differ"
+                ] = None
+            if divergence.has_other_program:
+                self._notes[
+                    "both replays compiled it to different code: the script or a number in it differs, or the compiler"
+                    " chose otherwise"
                 ] = None
             if divergence.call.operator.name.startswith(COMPILED) and not self._options.eager:
                 self._notes["with --eager its operators are looked at, in another computation"] = None
@@ -297,6 +308,14 @@ def _no_log(replay: AnsweredReplay) -> str:
     return f"no operator was logged in the replays: {reasons[0]}"
 
 
+def _changes(replay: AnsweredReplay) -> str:
+    """Return the words for what may have made a replay another run."""
+    changed = replay.run.run.changed
+    return (
+        f"changed since the recording: {listed(changed, 3, '; ')}" if changed else "code, data or libraries may differ"
+    )
+
+
 def _is_other_computation(pair: ReplayPair) -> bool:
     """Return whether the logged operators ran differently in the recording: those of TensorFlow's graphs."""
     calls = (
@@ -326,6 +345,9 @@ def _process(divergence: ThreadDivergence) -> ProcessDivergence:
         more=divergence.more,
         calls=divergence.calls,
         varying=divergence.varying,
+        other=None
+        if divergence.other is None or divergence.other.key == divergence.call.key
+        else _call(divergence.other, divergence.thread, divergence.position),
     )
 
 
@@ -340,7 +362,7 @@ def _call(call: OperatorCall, thread: str, position: int) -> LocatedCall:
         phase=call.place.phase,
         node=call.place.node,
         where=list(call.place.where),
-        text=linecache.getline(*call.place.where[0][:2]).strip()[:LONGEST] if call.place.where else "",
+        text=cut(linecache.getline(*call.place.where[0][:2]).strip(), LONGEST) if call.place.where else "",
         thread=thread,
         step=call.step,
         position=position,

@@ -41,6 +41,12 @@ class ThreadDivergence:
         return any(call is not None and call.flags & UNREAD for call in (self.call, self.other))
 
     @property
+    def has_other_program(self) -> bool:
+        """Whether the call executes a function that both replays compiled to different code."""
+        programs = {call.operator.attributes.get("program") for call in (self.call, self.other) if call is not None}
+        return len(programs) > 1
+
+    @property
     def order(self) -> tuple[int, int, int]:
         """The sort key by which the first of several divergences is selected."""
         return self.call.step, list(DivergenceKind).index(self.kind), self.call.number

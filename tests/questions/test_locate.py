@@ -22,6 +22,7 @@ from tests.support import Done, Reprokit, schema_of, shipped_schema
 TRAININGS = Path(__file__).parents[1] / "trainings"
 RACING = TRAININGS / "tensorflow_racing.py"
 SUMS = TRAININGS / "pytorch_compiled_sums.py"
+SCALED = TRAININGS / "pytorch_scaled_rows.py"
 NOISY = TRAININGS / "tensorflow_noisy_gradient.py"
 STEPS = TRAININGS / "jax_steps.py"
 MASKED = TRAININGS / "pytorch_masked_gradient.py"
@@ -217,6 +218,33 @@ def test_a_compiled_graph_is_one_call_and_its_operators_are_looked_at_without(tm
 
 
 @pytest.mark.extended
+def test_a_graph_that_was_compiled_from_another_script_says_so_and_is_at_the_scripts_line(tmp_path: Path) -> None:
+    for name, factor in (("left", "1"), ("right", "3")):
+        record(tmp_path, name, SCALED, factor, "compiled", "4")
+    done = Reprokit(tmp_path).run("locate", "left", "right", "--pairs", "1", "--json")
+    assert done.returncode == 1, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    first = found["processes"][0]
+    assert (first["kind"], first["call"]["operator"]) == ("result", "torch.compile")
+    assert first["before"]["operator"] == "aten::addmm"  # within the graph, called by generated code
+    assert {first[call]["where"][0][0] for call in ("call", "before")} == {str(SCALED)}
+    assert any("to different code" in note for note in found["notes"])
+
+
+@pytest.mark.slow
+def test_calls_on_other_shapes_are_named_on_both_sides(tmp_path: Path) -> None:
+    for name, rows in (("left", "4"), ("right", "5")):
+        record(tmp_path, name, SCALED, "1", "eager", rows)
+    done = Reprokit(tmp_path).run("locate", "left", "right", "--pairs", "1")
+    assert done.returncode == 1, done.stdout + done.stderr
+    called = "calls aten::index, rows = table[torch.randperm(8, generator=generator)[:count]], pytorch_scaled_rows.py:"
+    left, right = (line for line in done.stdout.splitlines() if called in line)
+    assert left.startswith("another path was taken: the first replay calls ")
+    assert right.startswith("  the second one calls ")
+    assert ("(float32 [8, 4], int64 [4])" in left, "(float32 [8, 4], int64 [5])" in right) == (True, True)
+
+
+@pytest.mark.extended
 def test_a_function_of_tensorflow_is_the_same_operator_by_operator() -> None:
     done = subprocess.run([sys.executable, str(TRAININGS / "tensorflow_followed.py")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -246,6 +274,19 @@ def test_a_jitted_function_is_one_call(tmp_path: Path, noise: str, rate: str, ki
         assert call["where"][0][:2] == [str(STEPS), line_of(STEPS, "weights = update(")]
         assert call["inputs"] == ["float32 [8]", "float32 [16, 8]", "uint32 [2]"]
     assert (found["outputs"] or {}).get("elements") == (8 if kind == "result" else None)
+    assert any("to different code" in note for note in found["notes"]) is (rate != "0.1")
+
+
+@pytest.mark.slow
+def test_a_refused_run_names_the_file_that_changed_and_how_its_replay_ended(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCALED.read_text())
+    record(tmp_path, "run", script, "1", "eager", "4")
+    for old, new, words in (("lr=0.01", "lr=0.1", "parted, and"), ("import sys", "import missing", "exit code 1")):
+        script.write_text(SCALED.read_text().replace(old, new))
+        done = Reprokit(tmp_path).run("locate", "run", "--pairs", "1")
+        assert (done.returncode, words in done.stderr) == (2, True), done.stderr
+        assert "train.py: its contents differ" in done.stderr.partition("changed since the recording: ")[2]
 
 
 def test_runs_that_cannot_be_asked_are_refused(tmp_path: Path) -> None:

@@ -45,8 +45,10 @@ def _is_users(file: str) -> bool:
         return getattr(sys, "argv", [])[:1] == ["-c"]
     if file[:1] == "<":
         return file.startswith(_TYPED_IN)
-    path = os.path.normpath(file)
-    return not (installed_package(path) or os.path.abspath(path).startswith((STANDARD, OWN)))
+    path = os.path.abspath(file)
+    # Inductor sets this variable, and generates code in the folders of that directory.
+    is_generated = os.path.dirname(os.path.dirname(path)) == os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    return not (is_generated or installed_package(path) or path.startswith((STANDARD, OWN)))
 
 
 def installed_package(file: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from weakref import WeakKeyDictionary
 
 from ..core.patching import replace
 from ..core.user_frames import where
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 # Seen in 0.10.2: the class that executes compiled functions, and the function by which C++ takes over later calls.
 _EXECUTING, _EXECUTABLE = "jax._src.interpreters.pxla", "ExecuteReplicated"
 _CALLING, _SHORT_CUT = "jax._src.pjit", "_get_fastpath_data"
-PRIVATE_NAMES = (f"{_EXECUTING}.{_EXECUTABLE}.__call__", f"{_CALLING}.{_SHORT_CUT}")
+# and the options by which compiled programs are printed.
+_LIBRARY, _PRINTED = "jax._src.lib", "hlo.HloPrintOptions"
+PRIVATE_NAMES = (f"{_EXECUTING}.{_EXECUTABLE}.__call__", f"{_CALLING}.{_SHORT_CUT}", f"{_LIBRARY}.{_PRINTED}")
 
 
 def source(log: CallLog) -> JaxCalls | None:
@@ -32,6 +35,10 @@ def source(log: CallLog) -> JaxCalls | None:
 
 class JaxCalls(ArrayCalls):
     """Logs the calls of JAX in this process."""
+
+    def __init__(self, log: CallLog) -> None:
+        super().__init__(log)
+        self._programs: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
     def begin(self) -> None:
         """Patch the execution of compiled functions, and disable the path by which later calls avoid it."""
@@ -54,22 +61,36 @@ class JaxCalls(ArrayCalls):
 
     def _before(self, executable: Any, arguments: tuple[Any, ...]) -> Any:
         arrays, others = _read(arguments)
-        frames, name = where(5), str(executable.name)
+        frames, name, program = where(5), str(executable.name), self._program_of(executable)
 
         def describe() -> Any:
-            return description(
-                "jax", str(sys.modules["jax"].__version__), name, str(executable.backend.platform), arrays
-            )
+            version, device = str(sys.modules["jax"].__version__), str(executable.backend.platform)
+            return description("jax", version, name, device, arrays, program=program)
 
         call_site = {"phase": "forward", "node": "", "where": frames}
         place = self._log.number("place", tuple(frames), lambda: call_site)
-        operator = self._log.number("operator", (name, signature(arrays)), describe)
+        operator = self._log.number("operator", (name, program, signature(arrays)), describe)
         saved_inputs = None
         if self._log.saves(name, frames) and self._log.reserve(sum(array.nbytes for array in arrays)):
             saved_inputs = copied_parts("inputs", arrays)
         # References are read and written beside the arguments, and callbacks may have any effect.
         has_hidden_inputs = bool(others) or executable.mut is not None or executable.has_host_callbacks
         return operator, place, self._digests.of(arrays), has_hidden_inputs, saved_inputs
+
+    def _program_of(self, executable: Any) -> str:
+        """Return a digest of what a function was compiled to, if this release prints it.
+
+        Source lines are left out: those of a program from a compilation cache are numbered otherwise.
+        """
+        program = self._programs.get(executable)
+        hlo = getattr(sys.modules[_LIBRARY], "hlo", None)
+        if program is None and hlo is not None:
+            options = hlo.HloPrintOptions()
+            options.print_metadata = False
+            modules = executable.xla_executable.hlo_modules()
+            texts = [module.to_string(options) for module in modules]
+            program = self._programs[executable] = f"{self._digests.of((), texts):016x}"
+        return program or ""
 
     def _after(self, record: Any, result: Any) -> None:
         operator, place, inputs, has_hidden_inputs, saved_inputs = record

@@ -210,7 +210,9 @@ class PytorchCalls:
     def _before_graph(self, graph: Any, values: list[Any], others: list[Any]) -> Any:
         where, phase = self._graphs.of_call(graph)
         shapes = tuple([(value.dtype, value.shape) for value in values])
-        operator = self._log.number("operator", (COMPILED, shapes), _named, COMPILED, "", values, {}, {})
+        attributes = {"program": str(getattr(graph, "cache_key", ""))}  # a hash of the generated code
+        key = COMPILED, attributes["program"], shapes
+        operator = self._log.number("operator", key, _named, COMPILED, "", values, {}, attributes)
         place = self._log.number("place", (phase, "", *where), _place, phase, "", where)
         saved_inputs = _copies(self._log, values) if self._log.saves(COMPILED, where) else None
         return operator, place, self._digests.of(values, others), saved_inputs
