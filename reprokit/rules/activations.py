@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from reprokit.rules.observations import Alarm, number, tensors, values
 from reprokit.saved_tensors import shards
-from reprokit.saved_tensors.trial import TensorTrial, TrialTensor
+from reprokit.saved_tensors.trial import TRAIN, TensorTrial, TrialTensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,12 +44,33 @@ def by_unit(value: Array) -> Array:
 
 
 def outputs_of(trial: TensorTrial, step: int, *layers: str) -> Iterator[tuple[TrialTensor, tuple[str, int], Array]]:
-    """Yield what layers of these classes returned, with its name and the number of the call: models share modules."""
-    calls: Counter[str] = Counter()
+    """Yield what layers of these classes returned, by unit, with its name and number within a pass of the model.
+
+    A model may use a module at several places, and a step may have several passes, as of a GAN's critic.
+    """
+    rows: dict[str, list[Array]] = {}
     for tensor, value in values(trial, step, "outputs"):
         if tensor.layer in layers and value.size:
-            yield tensor, (tensor.name, calls[tensor.name]), value
-            calls[tensor.name] += 1
+            rows.setdefault(tensor.name, []).append(by_unit(value))
+    for name, calls in rows.items():
+        uses = _uses(trial, step, name, calls)
+        for use in range(uses):
+            yield trial.tensor(name), (name, use), shards.numpy().concatenate(calls[use::uses])
+
+
+def _uses(trial: TensorTrial, step: int, name: str, calls: list[Array]) -> int:
+    """Return how many of a module's calls belong to one pass of its model."""
+    prefix = f"{name.partition('.')[0]}." if name.startswith("model#") else ""  # of further models
+    passes = [
+        tensor.calls(step, TRAIN)
+        for tensor in tensors(trial, step, "outputs")
+        if tensor.name == f"{prefix}{tensor.layer}_output_0" and "losses" not in tensor.collections
+    ]
+    uses, rest = divmod(len(calls), max(passes, default=1))
+    is_repeated = (
+        uses and not rest and all(len({call.shape[1] for call in calls[use::uses]}) == 1 for use in range(uses))
+    )
+    return uses if is_repeated else len(calls)
 
 
 @dataclass
@@ -68,7 +89,7 @@ class DyingReLU:
         seen = set()
         for tensor, key, value in outputs_of(self.trial, step, "ReLU", "ReLU6"):
             seen.add(tensor.name)
-            active = (by_unit(value) > 0).mean(axis=0)
+            active = (value > 0).mean(axis=0)
             idle = self._recent.idle(key, active, self.threshold_inactivity / 100)
             if idle is not None and 100 * idle > self.threshold_layer:
                 yield Alarm(
@@ -98,7 +119,7 @@ class SaturatedActivation:
 
     def invoke_at_step(self, step: int) -> Iterator[Alarm]:
         for tensor, key, value in outputs_of(self.trial, step, "Tanh", "Sigmoid"):
-            rows = by_unit(value).astype("float64")
+            rows = value.astype("float64")
             low, high = self._ends(tensor.layer)
             active = ((rows > low) & (rows < high)).mean(axis=0)
             idle = [self._recent.idle(key, active, self.threshold_inactivity / 100)]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from reprokit.rules.observations import (
+    EMBEDDINGS,
     FEWEST,
     Alarm,
     EvaluationStep,
+    label_weights,
     labeled,
     predicted,
     predicted_pairs,
@@ -24,7 +26,7 @@ from reprokit.saved_tensors.trial import EVAL, TensorTrial
 
 @dataclass
 class ClassImbalance:
-    """Some classes are rare among the labels, or batches hold one class each."""
+    """Some classes are rare among the labels, and not weighted for it, or batches hold one class each."""
 
     trial: TensorTrial
     threshold_imbalance: float = 10.0
@@ -32,6 +34,7 @@ class ClassImbalance:
     samples: int = 500
     batches: int = 10
     _counts: Counter[int] = field(default_factory=Counter)
+    _weighted: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))  # as the loss weights them
     _missed: Counter[int] = field(default_factory=Counter)
     _classes: int = 2
     _pure: list[bool] = field(default_factory=list)
@@ -40,6 +43,10 @@ class ClassImbalance:
         batches: dict[str, set[int]] = {}  # of all calls of the step: a GAN judges true and false samples in turn
         for name, labels, scores in labeled(self.trial, step):
             self._counts.update(labels.tolist())
+            for label, weight in zip(
+                labels.tolist(), label_weights(self.trial, step, name, labels).tolist(), strict=True
+            ):
+                self._weighted[label] += weight
             if scores is not None:
                 self._classes = max(self._classes, scores.shape[1] if scores.ndim == 2 else 2)
                 self._missed.update(labels[predicted(scores) != labels].tolist())
@@ -59,7 +66,10 @@ class ClassImbalance:
             )
         elif total >= self.samples:
             every = [self._counts[label] for label in range(max(self._classes, max(self._counts) + 1))]
-            if largest > self.threshold_imbalance * min(every):
+            weights = [self._weighted[label] for label in range(len(every))]
+            if largest > self.threshold_imbalance * min(every) and max(weights) > self.threshold_imbalance * min(
+                weights
+            ):
                 rare = every.index(min(every))
                 missed = self._missed[rare] / every[rare] if every[rare] else math.nan
                 often = (
@@ -174,7 +184,7 @@ class NLPSequenceRatio:
         )
         outputs = tensors(self.trial, step, "outputs")
         # Of Keras only the inputs of the whole model are saved.
-        layers = ("Embedding", "") if any(output.layer == "Embedding" for output in outputs) else ("Embedding",)
+        layers = EMBEDDINGS if all(output.layer not in EMBEDDINGS for output in outputs) else (*EMBEDDINGS, "")
         for tensor, value in values(self.trial, step, "inputs"):
             is_sequence = value.ndim == 2 and value.shape[1] >= FEWEST and value.dtype.kind in "iu"
             if tensor.layer not in layers or "labels" in tensor.collections or not is_sequence:

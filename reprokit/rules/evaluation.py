@@ -12,6 +12,7 @@ from reprokit.errors import ReprokitError, RunDamaged, reason
 from reprokit.findings import ALARM, MAX_FINDINGS, RULE, CodePlace, Finding, FindingsFile
 from reprokit.model.run import RUNNING
 from reprokit.rules.observations import Alarm, EvaluationStep
+from reprokit.saved_tensors import shards
 from reprokit.saved_tensors.trial import EVAL, TRAIN, TensorTrial
 
 MAX_OF_RULE = 50  # tensors for which one rule raises alarms
@@ -102,7 +103,9 @@ class RuleSession:
                 continue
             reads = self.trial.reads
             try:
-                yield from self._raise(name, list(_alarms(name, method(argument))))
+                with shards.numpy().errstate(all="ignore"):  # tensors hold NaN and infinity
+                    alarms = list(_alarms(name, method(argument)))
+                yield from self._raise(name, alarms)
             except RunDamaged:
                 raise
             except Exception as error:

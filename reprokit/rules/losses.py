@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 
 from reprokit.rules.boosting import LostRounds
-from reprokit.rules.observations import Alarm, EvaluationStep, labeled, loss, loss_name
+from reprokit.rules.observations import CLASSIFYING, Alarm, EvaluationStep, labeled, loss, loss_name
 from reprokit.saved_tensors.trial import EVAL, TRAIN, TensorTrial
 
 
@@ -49,10 +49,9 @@ class LossNotDecreasing:
         self._best = min(self._best, now)
         has_risen = now > start + noise
         if self._failed >= (1 if has_risen else self.patience):
-            movement = "rose" if has_risen else "did not fall"
-            evidence = (
-                f"it {movement} in {len(self._losses)} saved steps: {start:.4g} at first, mean of the last {now:.4g}"
-            )
+            movement = "rose" if has_risen else f"did not fall in the last {self._failed * self.num_steps}"
+            steps = f"{'in' if has_risen else 'of'} {len(self._losses)} saved steps"
+            evidence = f"it {movement} {steps}: {start:.4g} at first, mean of the last {self.num_steps} {now:.4g}"
             yield Alarm(loss_name(self.trial), evidence)
 
 
@@ -125,7 +124,7 @@ class Underfitting:
 
     def invoke_at_step(self, step: int) -> Iterator[Alarm]:
         for name, labels, _ in labeled(self.trial, step):
-            if "BCE" in name or "CrossEntropy" in name or "NLL" in name:
+            if CLASSIFYING.search(name):
                 self._counts.update(labels.tolist())
         return iter(())
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 CLASSIFYING = re.compile("CrossEntropy|NLL|BCE", re.IGNORECASE)  # losses whose labels are classes
+EMBEDDINGS = ("Embedding", "EmbeddingBag")  # layers that look up a row for each token
 FEWEST = 8  # samples of the smallest batch that is judged
 MOST_CLASSES = 1 << 20  # larger labels are no classes: an untrusted file may hold any number
 
@@ -70,7 +71,7 @@ def is_matrix(tensor: TrialTensor, step: int) -> bool:
 
     Biases and scales begin at zero or one and may have no gradient, also the two-dimensional ones of Keras' attention.
     """
-    return len(tensor.shape(step, TRAIN)) > 1 and not is_bias(tensor) and layer_of(tensor) != "Embedding"
+    return len(tensor.shape(step, TRAIN)) > 1 and not is_bias(tensor) and layer_of(tensor) not in EMBEDDINGS
 
 
 def is_bias(tensor: TrialTensor) -> bool:
@@ -127,6 +128,23 @@ def labeled(trial: TensorTrial, step: int, mode: str = TRAIN) -> Iterator[tuple[
                 yield name, classes, scores
 
 
+def label_weights(trial: TensorTrial, step: int, name: str, labels: Array) -> Array:
+    """Return the weight of each label in the loss, by the weights of samples or classes that the loss was given."""
+    numpy = shards.numpy()
+    of_samples, of_classes = f"{name[:-1]}2", f"{name.removesuffix('input_1')}weight_0"
+    for other in (of_samples, of_classes):
+        if not trial.has_tensor(other) or not trial.tensor(other).has_value(step, TRAIN):
+            continue
+        weights: Array = trial.tensor(other).value(step, TRAIN).reshape(-1).astype("float64")
+        if other == of_classes:
+            weights = weights if weights.size > 1 else numpy.array([1.0, *weights])  # that of positive samples only
+            weights = weights[labels] if labels.max(initial=0) < weights.size else weights
+        if weights.shape == labels.shape:
+            return weights
+    unweighted: Array = numpy.ones(labels.shape)
+    return unweighted
+
+
 def predicted_pairs(trial: TensorTrial, steps: Iterable[int], mode: str) -> dict[str, Counter[tuple[int, int]]]:
     """Return the counts of (label, predicted class) over these steps, by the name of the labels."""
     counts: dict[str, Counter[tuple[int, int]]] = {}
@@ -155,7 +173,7 @@ def _classes(labels: Array) -> Array | None:
 def _is_of_language(trial: TensorTrial, step: int, scores: Array | None) -> bool:
     """Return whether the classes are tokens of a vocabulary, of which some are always rare."""
     embeddings = (trial.tensor(name) for name in trial.tensor_names(step=step, mode=TRAIN, collection="weights"))
-    sizes = {tensor.shape(step, TRAIN)[0] for tensor in embeddings if layer_of(tensor) == "Embedding"}
+    sizes = {tensor.shape(step, TRAIN)[0] for tensor in embeddings if layer_of(tensor) in EMBEDDINGS}
     return scores is not None and scores.ndim == 2 and scores.shape[1] in sizes
 
 

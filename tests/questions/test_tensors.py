@@ -427,3 +427,16 @@ def test_an_altered_trail_is_refused_before_the_replay(tmp_path: Path) -> None:
     asked = Reprokit(tmp_path).run("ask", "run", "all")
     assert asked.returncode == 2
     assert asked.stderr.startswith("reprokit: run-damaged: run/trail was altered")
+
+
+@pytest.mark.slow
+def test_what_a_loss_function_was_called_with_is_saved_as_that_of_a_loss_module(tmp_path: Path) -> None:
+    record(tmp_path, "run", "pytorch_loss_functions.py", "--tensors", "all")
+    trial = package.trial(tmp_path / "run")
+    names: list[list[str]] = [["NllLoss_input_1"], ["BinaryCrossEntropyWithLogits_input_1"], ["MseLoss_input_1"], []]
+    assert [list(trial.labels(step)) for step in range(4)] == names
+    assert trial.labels(0)["NllLoss_input_1"].tolist() == [number % 3 for number in range(16)]
+    predictions = trial.predictions(1)["BinaryCrossEntropyWithLogits_input_0"]
+    assert (predictions == trial.tensor("Linear_output_0").value(1)[:, 0]).all()
+    weights = [trial.tensor(f"{name}_weight_0").value(step) for step, name in enumerate(("NllLoss", names[1][0][:-8]))]
+    assert [weight.tolist() for weight in weights] == [[1, 2, 3], 2]

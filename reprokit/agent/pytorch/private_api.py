@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_FACT = 4000  # characters
+MAX_SCALINGS = 4  # operations behind a loss function, such as a mean and a division
 
 
 def without_overrides(torch: Any) -> Any:
@@ -132,6 +133,19 @@ def is_module(value: Any) -> bool:
 def is_loss(module: Any) -> bool:
     """Return whether a module computes a loss."""
     return isinstance(module, sys.modules["torch"].nn.modules.loss._Loss)
+
+
+def given_to_loss_function(loss: Any) -> tuple[str, Any, Any, Any] | None:
+    """Return name, predictions, labels and class weights of the function that computed a loss, also of a scaled one."""
+    node = loss.grad_fn
+    for _ in range(MAX_SCALINGS):
+        if hasattr(type(node), "_saved_target"):
+            weights = [getattr(node, name, None) for name in ("_saved_pos_weight", "_saved_weight")]
+            weight = next((weight for weight in weights if weight is not None), None)
+            return type(node).__name__.partition("Backward")[0], node._saved_self, node._saved_target, weight
+        below = [before for before, _ in getattr(node, "next_functions", ()) if before is not None]
+        node = below[0] if len(below) == 1 else None
+    return None
 
 
 loader_iterator = attrgetter("_BaseDataLoaderIter")  # the class of the iterators of DataLoaders

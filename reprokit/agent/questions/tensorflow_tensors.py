@@ -203,6 +203,8 @@ class TensorflowTensors:
         for part, truth in truths:
             name = _name_of_labels(event.module) if len(truths) == 1 else f"labels{part}"
             self._save(name, ("inputs", "labels"), truth)
+        for _, weights in leaves("", event.arguments[2]) if len(event.arguments) > 2 and len(truths) == 1 else ():
+            self._save(f"{_name_of_labels(event.module)[:-1]}2", ("inputs",), weights)
 
     def _evaluation_due(self, event: events.EvaluationDue) -> None:
         self._end_evaluation()

@@ -123,6 +123,7 @@ class PytorchTensors:
         self._compiled: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # modes by model, to report
         self._mode = TRAIN
         self._has_backward = False  # since the last update
+        self._has_loss_module = False  # else what a loss function was called with is read from the autograd graph
         self._copies: Any = None
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
@@ -155,6 +156,10 @@ class PytorchTensors:
         if self._steps.rules.wants("inputs", *OF_LOSS):
             roles = OF_LOSS if private_api.is_loss(event.module) else ()
             self._save_parts(event.module, "input", (event.arguments, *event.keywords.values()), ("inputs",), roles)
+            if roles:
+                self._has_loss_module = True
+                weights = [getattr(event.module, name, None) for name in ("pos_weight", "weight")]
+                self._save_parts(event.module, "weight", weights, ("inputs",))
 
     def _output_computed(self, event: OutputComputed) -> None:
         module = event.module
@@ -179,6 +184,12 @@ class PytorchTensors:
             return
         self._steps.begin_due_step()
         self._save("loss", ("losses",), event.loss, TRAIN)
+        with self._torch.no_grad(), self._without_overrides():
+            if not self._has_loss_module and self._steps.rules.wants(*OF_LOSS):
+                name, *given = private_api.given_to_loss_function(event.loss) or ("",)
+                for number, (kind, tensor) in enumerate(zip(("input_0", "input_1", "weight_0"), given)):
+                    if tensor is not None:
+                        self._save(f"{name}_{kind}", OF_LOSS[number : number + 1] or ("inputs",), tensor, TRAIN)
 
     # Updates
 
