@@ -386,7 +386,10 @@ def next_node(torch: Any) -> Callable[[], int]:
     return getattr(getattr(torch._C, "_autograd", None), "_get_sequence_nr", None) or (lambda: 0)
 
 
-node_number = methodcaller("_sequence_nr")  # of an autograd node
+def node_number(node: Any) -> Any:
+    """Return the sequence number of an autograd node; None before PyTorch 2.1."""
+    number = getattr(node, "_sequence_nr", None)
+    return None if number is None else number()
 
 
 def tells_nodes(torch: Any) -> bool:

@@ -9,6 +9,7 @@ import weakref
 from functools import partial
 
 from ..core import live_objects
+from ..core.patching import replace
 from ..core.user_frames import users_frame
 from ..events import (
     ClippingDue,
@@ -107,9 +108,19 @@ class PytorchTensors:
         self._without_overrides = type(private_api.without_overrides(self._torch))
         classes, layouts = (self._torch.Tensor, self._torch.nn.Parameter), getattr(tensors.compiled, "layouts", _none)
         self._describe: Callable[[list[Any]], tuple[bytes, bytes] | None] = partial(layouts, classes)
+        # To unpack a tensor that such hooks packed may compute a checkpointed part again, which works once.
+        self._has_packed = False
+        replace(self._torch.autograd.graph.saved_tensors_hooks, "__enter__", self._make_enter)
         steps.forget_callbacks.append(self.forget)
         steps.flush_callbacks.append(self._flush)
         self.forget()
+
+    def _make_enter(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def enter(hooks: Any) -> Any:
+            self._has_packed = True
+            return original(hooks)
+
+        return enter
 
     def forget(self) -> None:
         """Start without names and optimizers, also in a forked child."""
@@ -185,7 +196,7 @@ class PytorchTensors:
         self._steps.begin_due_step()
         self._save("loss", ("losses",), event.loss, TRAIN)
         with self._torch.no_grad(), self._without_overrides():
-            if not self._has_loss_module and self._steps.rules.wants(*OF_LOSS):
+            if not (self._has_loss_module or self._has_packed) and self._steps.rules.wants(*OF_LOSS):
                 name, *given = private_api.given_to_loss_function(event.loss) or ("",)
                 for number, (kind, tensor) in enumerate(zip(("input_0", "input_1", "weight_0"), given)):
                     if tensor is not None:
