@@ -163,7 +163,7 @@ class _LocateSearch:
                 self._notes[f"{recording.path} has no trail: nothing proves that its replays are that run"] = None
             elif not replay.proof.steps:
                 ended = replay.launch_result.ended
-                end = f" (it ended with {ended.words})" if ended.exit_code != 0 else ""
+                end = f" (it ended {ended.words})" if ended.exit_code != 0 else ""
                 raise NotTheRun(
                     f"a replay of {recording.path} took none of its steps{end}, so it is not that run;"
                     f" {_changes(replay)}, or it read a file that an earlier run left, as a checkpoint: remove that, or"

@@ -227,7 +227,9 @@ def test_a_graph_that_was_compiled_from_another_script_says_so_and_is_at_the_scr
     first = found["processes"][0]
     assert (first["kind"], first["call"]["operator"]) == ("result", "torch.compile")
     assert first["before"]["operator"] == "aten::addmm"  # within the graph, called by generated code
-    assert {first[call]["where"][0][0] for call in ("call", "before")} == {str(SCALED)}
+    for call in ("call", "before"):
+        files = [place[0] for place in first[call]["where"]]
+        assert (str(SCALED) in files, any("torchinductor" in file for file in files)) == (True, False), files
     assert any("to different code" in note for note in found["notes"])
 
 
@@ -282,7 +284,10 @@ def test_a_refused_run_names_the_file_that_changed_and_how_its_replay_ended(tmp_
     script = tmp_path / "train.py"
     script.write_text(SCALED.read_text())
     record(tmp_path, "run", script, "1", "eager", "4")
-    for old, new, words in (("lr=0.01", "lr=0.1", "parted, and"), ("import sys", "import missing", "exit code 1")):
+    for old, new, words in (
+        ("lr=0.01", "lr=0.1", "parted, and"),
+        ("import sys", "import missing", "(it ended with exit status 1)"),
+    ):
         script.write_text(SCALED.read_text().replace(old, new))
         done = Reprokit(tmp_path).run("locate", "run", "--pairs", "1")
         assert (done.returncode, words in done.stderr) == (2, True), done.stderr
