@@ -22,7 +22,7 @@ from pathlib import Path
 from reprokit import names
 from reprokit.errors import CannotCopy, refused_as
 from reprokit.model.run import RunFile
-from reprokit.run_home import home_of
+from reprokit.run_home import HOME, home_of
 from reprokit.rundir import RunDirectory
 
 PREFIX, LIST = "aside-", "paths.json"
@@ -33,34 +33,52 @@ MAX_COPIED = 2 << 30  # bytes of all copies; larger files are left as they are, 
 @contextmanager
 def outputs_aside(recording: RunDirectory) -> Iterator[None]:
     """Leave the recorded outputs as they are, whatever a replay writes meanwhile; one question at a time."""
-    paths = _output_paths(recording)
-    if not paths:
-        yield
-        return
-    home = home_of(Path(recording.run.working_directory))
-    outputs = AsideOutputs(recording, paths, home)
     with ExitStack() as stack:
         with refused_as(CannotCopy, f"outputs of {recording.path} cannot be set aside while it is replayed"):
-            if not home.exists():
-                stack.callback(_remove_empty, [home])
-            stack.enter_context(_locked(home))
-            _put_back_leftovers(home)
-            stack.callback(outputs.put_back)
-            outputs.take()
+            for home, paths in sorted(_by_home(recording).items()):
+                if not home.exists():
+                    stack.callback(_remove_empty, [home])
+                stack.enter_context(_locked(home))
+                _put_back_leftovers(home)
+                outputs = AsideOutputs(recording, paths, home)
+                stack.callback(outputs.put_back)
+                outputs.take()
         yield
 
 
-def _output_paths(recording: RunDirectory) -> list[Path]:
-    outputs = recording.outputs()
+def _by_home(recording: RunDirectory) -> dict[Path, list[Path]]:
+    """Return the outputs by the directory of reprokit's to which they can be moved without being copied."""
+    outputs, directory = recording.outputs(), recording.run.working_directory
     if outputs is None:
-        return []
-    listed = [*(file.path for file in outputs.files), *(link.path for link in outputs.links)]
-    return [Path(os.path.abspath(os.path.join(recording.run.working_directory, name))) for name in listed]
+        return {}
+    own_home, homes = home_of(Path(directory)), {}
+    by_device: dict[int, list[Path]] = {}
+    for name in [*(file.path for file in outputs.files), *(link.path for link in outputs.links)]:
+        path = Path(os.path.abspath(os.path.join(directory, name)))
+        by_device.setdefault(_device(path.parent), []).append(path)
+    for device, paths in by_device.items():
+        homes[own_home if _device(own_home) == device else _home_above(paths, recording.run)] = paths
+    return homes
+
+
+def _home_above(paths: list[Path], run: RunFile) -> Path:
+    """Return a place beside the outermost directory that the run made for these files, on the same file system."""
+    shared = Path(os.path.commonpath([os.path.realpath(path.parent) for path in paths]))
+    above = [
+        path for path in (shared, *shared.parents) if _device(path) == _device(shared) and os.access(path, os.W_OK)
+    ]
+    made = set(_made_meanwhile(above, run))
+    return next((path for path in above if path not in made), shared) / HOME
+
+
+def _device(path: Path) -> int:
+    """Return the file system on which a directory is, or would be made."""
+    return next(parent.stat().st_dev for parent in (path, *path.parents) if parent.exists())
 
 
 @contextmanager
 def _locked(home: Path) -> Iterator[None]:
-    home.mkdir(mode=0o700, exist_ok=True)
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with suppress(OSError):  # of network file systems that know no locks
@@ -174,7 +192,10 @@ def _state(path: Path) -> tuple[int, ...]:
 
 
 def _made_meanwhile(directories: Iterable[Path], run: RunFile) -> Iterator[Path]:
-    """Yield the directories that were made during a run, as far as the file system knows; the outermost first."""
+    """Yield the directories that were made during a run, as far as the file system knows; the outermost first.
+
+    The run begins within the second that it names, so that of its first second nothing is known.
+    """
     paths = sorted(map(str, directories))[:MAX_DIRECTORIES]
     if not paths or run.ended is None:
         return
@@ -182,7 +203,7 @@ def _made_meanwhile(directories: Iterable[Path], run: RunFile) -> Iterator[Path]
     command = ["stat", "-c", "%W", "--", *paths]  # when each was born; 0 if that is unknown
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     for path, birth in zip(paths, done.stdout.split(), strict=False):
-        if birth.isdigit() and int(started.timestamp()) <= int(birth) <= ended.timestamp() + 1:
+        if birth.isdigit() and started.timestamp() < int(birth) <= ended.timestamp() + 1:
             yield Path(path)
 
 

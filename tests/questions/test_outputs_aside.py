@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,22 @@ def test_what_a_killed_question_set_aside_is_put_back_by_the_next(tmp_path: Path
     with outputs_aside(recorded):
         assert not (tmp_path / "last.pt").exists()
     assert files(tmp_path) == before
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="there is no other file system")
+def test_outputs_on_another_file_system_stay_on_it(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
+        program = f"import os, time; time.sleep(1.1); os.makedirs('{place}/out/last')\n"
+        program += f"with open('{place}/out/last/model', 'w') as file: file.write('weights')"
+        done = Reprokit(tmp_path).run("record", "-q", "-o", "run", "--", sys.executable, "-c", program)
+        assert done.returncode == 0, done.stderr
+        before = files(Path(place))
+        with outputs_aside(RunDirectory(tmp_path / "run")):
+            assert [path.name for path in Path(place).iterdir()] == [".reprokit"]
+            aside = [path for path in Path(place, ".reprokit").glob("aside-*/[0-9]") if path.is_file()]
+            assert [path.read_text() for path in aside] == ["weights"]
+        assert files(Path(place)) == before
+        assert [path.name for path in Path(place).iterdir()] == ["out"]
 
 
 def test_an_output_that_cannot_be_moved_refuses_the_question_and_nothing_is_lost(
