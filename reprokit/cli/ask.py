@@ -41,11 +41,17 @@ def command(
     full_shap, average_shap), regular expressions, or a TOML file. The trail proves that the replay is RUN; from the
     step on where it is not, nothing is saved. Exit codes: 0 all is proved, 1 not all, 2 failure.
     """
+    from reprokit.launch.interruption import Interrupted
+    from reprokit.launch.messages import say
     from reprokit.tensor_selection import selection_of_words
 
     selection = selection_of_words(tensors, steps, mode, reduce, tensor_buffer)
-    with stdout_kept(as_json):
-        replay, added = _asked(rundir.RunDirectory(run), selection)
+    try:
+        with stdout_kept(as_json):
+            replay, added = _asked(rundir.RunDirectory(run), selection)
+    except Interrupted as interrupted:
+        say(f"interrupted; nothing was added to {run}")
+        sys.exit(128 + interrupted.number)
     if as_json:
         print_json(_document(replay, added))
     else:

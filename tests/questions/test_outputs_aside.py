@@ -50,6 +50,16 @@ def test_questions_leave_outputs_as_they_are_and_start_without_checkpoints(
         assert not (tmp_path / ".reprokit").exists()
 
 
+def test_an_interrupted_question_puts_them_back(tmp_path: Path, recorded: RunDirectory) -> None:
+    before = files(tmp_path)
+    process = Reprokit(tmp_path).start("ask", "run", "weights")
+    wait_until(lambda: not (tmp_path / "checkpoints").exists(), "outputs to be set aside")
+    process.send_signal(signal.SIGTERM)
+    _, messages = process.communicate()
+    assert (process.returncode, files(tmp_path)) == (128 + signal.SIGTERM, before)
+    assert messages.endswith("reprokit: interrupted; nothing was added to run\n")
+
+
 def test_what_a_killed_question_set_aside_is_put_back_by_the_next(tmp_path: Path, recorded: RunDirectory) -> None:
     before = files(tmp_path)
     process = Reprokit(tmp_path).start("ask", "run", "weights")
