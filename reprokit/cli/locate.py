@@ -16,7 +16,7 @@ from reprokit.rundir import RunDirectory
 @click.argument("run1", type=options.RUN)
 @click.argument("run2", type=options.RUN, required=False)
 @options.number("--pairs", "Replay up to N pairs until one parts.", most=1000, default=5, show_default=True)
-@options.path_option("--keep", "DIR", "Write inputs and outputs of the divergent call to DIR, for 'reprokit diff'.")
+@options.path_option("--keep", "DIR", "Write the divergent call to DIR: inputs, outputs, call.py to execute it.")
 @click.option("--eager", is_flag=True, help="Compile nothing: look into what compilers made, in another computation.")
 @options.json_option("Print the answer as one JSON document.")
 @click.pass_context

@@ -37,6 +37,8 @@ SAVING_PAIRS = 3  # pairs in which the guilty call is to diverge again while it 
 COMPILED = ("jit(", "tf.function ", "torch.compile")  # prefixes of calls that execute many operators
 LOGGED = frozenset(["jax", "tensorflow", "torch"])  # frameworks whose operators can be logged
 
+KEPT_CALL = Path(__file__).with_name("kept_call.py")  # executes a kept call again
+
 Say = Callable[[str], None]
 
 
@@ -231,6 +233,10 @@ class _LocateSearch:
                 (self._options.keep / side).mkdir(parents=True)
                 for path, name in zip(pair, ("inputs", "outputs"), strict=True):
                     shutil.copyfile(path, self._options.keep / side / f"{name}.safetensors")
+                call = pair[0].with_suffix(".call")  # of PyTorch
+                if call.exists():
+                    shutil.copyfile(call, self._options.keep / side / "call.json")
+                    shutil.copyfile(KEPT_CALL, self._options.keep / side / "call.py")
         if not leaves:
             return None
         ulps = [leaf["largest_ulp"]["value"] for leaf in leaves if leaf.get("largest_ulp")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 import subprocess
@@ -83,6 +84,9 @@ def test_one_changed_sign_of_a_zero_is_named_by_operator_and_line_and_kept(tmp_p
     assert Reprokit(tmp_path).run("diff", *kept).returncode == 0
     outputs = Reprokit(tmp_path).run("diff", *[path.replace("inputs", "outputs") for path in kept])
     assert outputs.returncode == 1
+    again = [sys.executable, str(tmp_path / "kept" / "left" / "call.py")]
+    executed = subprocess.run(again, capture_output=True, text=True, check=True).stdout
+    assert executed.split()[-1] == hashlib.sha256(kept_output(tmp_path / "kept" / "left")).hexdigest()
     report = Reprokit(tmp_path).run("report", "left", "right", "--format", "markdown").stdout
     head, _, section = report.partition("\n## The first divergent operator\n\n")
     assert section.startswith("- first divergent operator: aten::nll\\_loss\\_backward, backward of ")
@@ -94,6 +98,26 @@ def test_one_changed_sign_of_a_zero_is_named_by_operator_and_line_and_kept(tmp_p
     assert Reprokit(tmp_path).run("check", "right").returncode == 0
     (tmp_path / "right" / "divergence.json").write_text("{}")
     assert "divergence.json" in Reprokit(tmp_path).run("report", "right").stderr
+
+
+def kept_output(directory: Path) -> bytes:
+    """The bytes of the only output of a kept call."""
+    content = (directory / "outputs.safetensors").read_bytes()
+    (size,) = struct.unpack_from("<Q", content)
+    begin, end = json.loads(content[8 : 8 + size])["outputs.0"]["data_offsets"]
+    return content[8 + size :][begin:end]
+
+
+@pytest.mark.slow
+def test_a_kept_call_is_executed_again_by_confirm(tmp_path: Path) -> None:
+    record(tmp_path, "run", GATHER)
+    done = Reprokit(tmp_path).run("locate", "run", "--keep", "kept", "--json")
+    assert done.returncode == 1, done.stderr
+    name = json.loads(done.stdout)["processes"][0]["call"]["operator"]
+    confirmed = Reprokit(tmp_path).run(
+        "profile", "--confirm", "--no-system-calls", "--", sys.executable, "kept/left/call.py"
+    )
+    assert f"guilty  operator {name} forward on cpu, 1 call: gave" in confirmed.stdout
 
 
 @pytest.mark.gpu

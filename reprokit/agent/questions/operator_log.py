@@ -192,9 +192,16 @@ class CallLog:
     def save(self, inputs: list[Part], outputs: list[Part]) -> None:
         """Save the inputs and outputs of the call that is logged next."""
         for kind, parts in (("inputs", inputs), ("outputs", outputs)):
-            path = f"{self._files.stem}-{self._files.count}.{kind}"
-            with open(os.open(path, _NEW, 0o600), "wb", buffering=0) as file:
+            with self._new_file(kind) as file:
                 write_tensors(file, index_of(parts), parts)
+
+    def save_call(self, call: Mapping[str, Any]) -> None:
+        """Save how the call that is logged next can be executed again."""
+        with self._new_file("call") as file:
+            file.write(to_json(call).encode())
+
+    def _new_file(self, kind: str) -> Any:
+        return open(os.open(f"{self._files.stem}-{self._files.count}.{kind}", _NEW, 0o600), "wb", buffering=0)
 
 
 class _CallingThread(_local):

@@ -167,7 +167,11 @@ class PytorchCalls:
             values = [*values, *_states(self._torch, values, others, kwargs.get("device"))]
         if digested is None:
             inputs = self._digests.of(values, others, is_refused=not operator.draws)
-        saved_inputs = _copies(self._log, values) if self._log.saves(operator.name, where) else None
+        saved_inputs = None
+        if self._log.saves(operator.name, where):
+            saved_inputs = _copies(self._log, values)
+            if saved_inputs is not None:
+                self._log.save_call(_call(self._torch, operator, values, args, kwargs))
         return operator, call, place, flags, inputs, saved_inputs
 
     def _after(self, record: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -375,6 +379,28 @@ def _stable(value: Any) -> Any:
     if kind is list or kind is tuple:
         return [_stable(item) for item in value]
     return str(value) if kind.__module__ == "torch" and kind.__name__ != "Generator" else kind.__name__
+
+
+def _call(
+    torch: Any, operator: Operator, inputs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Return what, with the saved inputs, is needed to execute a call again (reprokit/questions/kept_call.py)."""
+    positions = {id(tensor): f"inputs.{position}" for position, tensor in enumerate(inputs)}
+
+    def node(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            layout = {"shape": list(value.shape), "stride": list(value.stride()), "device": str(value.device)}
+            return {"tensor": positions.get(id(value)), "dtype": dtype_name(value), **layout}
+        if isinstance(value, (list, tuple)):
+            return [node(item) for item in value]
+        if isinstance(value, complex) or (isinstance(value, float) and value - value != 0):
+            return {"number": repr(value).strip("()")}
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        return None if isinstance(value, torch.Generator) else {"torch": str(value)}
+
+    keywords = {name: node(value) for name, value in kwargs.items()}
+    return {"operator": operator.name, "overload": operator.overload, "arguments": node(args), "keywords": keywords}
 
 
 def _copies(log: CallLog, tensors: list[Any]) -> list[Part] | None:
