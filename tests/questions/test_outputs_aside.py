@@ -50,6 +50,7 @@ def test_questions_leave_outputs_as_they_are_and_start_without_checkpoints(
         assert not (tmp_path / ".reprokit").exists()
 
 
+@pytest.mark.slow
 def test_an_interrupted_question_puts_them_back(tmp_path: Path, recorded: RunDirectory) -> None:
     before = files(tmp_path)
     process = Reprokit(tmp_path).start("ask", "run", "weights")
@@ -60,6 +61,7 @@ def test_an_interrupted_question_puts_them_back(tmp_path: Path, recorded: RunDir
     assert messages.endswith("reprokit: interrupted; nothing was added to run\n")
 
 
+@pytest.mark.slow
 def test_what_a_killed_question_set_aside_is_put_back_by_the_next(tmp_path: Path, recorded: RunDirectory) -> None:
     before = files(tmp_path)
     process = Reprokit(tmp_path).start("ask", "run", "weights")
