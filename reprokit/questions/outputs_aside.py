@@ -19,13 +19,17 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
-from reprokit import names
-from reprokit.errors import CannotCopy, refused_as
+import msgspec
+
+from reprokit import names, untrusted_json
+from reprokit.bounds import read_whole
+from reprokit.errors import CannotCopy, reason, refused_as
 from reprokit.model.run import RunFile
 from reprokit.run_home import HOME, home_of
 from reprokit.rundir import RunDirectory
 
-PREFIX, LIST = "aside-", "paths.json"
+PREFIX, LIST, PART = "aside-", "paths.json", "paths.part"
+MAX_LIST = 256 << 20  # bytes
 MAX_DIRECTORIES = 10_000  # that may be removed while they are empty
 MAX_COPIED = 2 << 30  # bytes of all copies; larger files are left as they are, the largest first
 
@@ -39,7 +43,7 @@ def outputs_aside(recording: RunDirectory) -> Iterator[None]:
                 if not home.exists():
                     stack.callback(_remove_empty, [home])
                 stack.enter_context(_locked(home))
-                _put_back_leftovers(home)
+                _put_back_leftovers(home, paths)
                 outputs = AsideOutputs(recording, paths, home)
                 stack.callback(outputs.put_back)
                 outputs.take()
@@ -108,7 +112,8 @@ class AsideOutputs:
         self._made_parents = [parent for parent in parents if not parent.exists()]
         directories = list(_made_meanwhile(parents.difference(self._made_parents), self._run))
         place = self._place = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self._home))
-        (place / LIST).write_text(json.dumps([str(path) for path in (*directories, *files)]))
+        (place / PART).write_text(json.dumps([str(path) for path in (*directories, *files)]))
+        os.rename(place / PART, place / LIST)
         room = MAX_COPIED
         for number, path in enumerate(files, len(directories)):
             if str(path) not in self._read:
@@ -162,8 +167,7 @@ def _copy(path: Path, target: Path) -> None:
 
 def _put_back(place: Path) -> None:
     """Move all files back; refuse those whose places are not free."""
-    listed = json.loads((place / LIST).read_text()) if (place / LIST).exists() else []
-    for number, name in enumerate(listed):
+    for number, name in enumerate(_listed(place)):
         source, path = place / str(number), Path(name)
         if path.is_file() and source.is_file() and filecmp.cmp(source, path, shallow=False):
             source.unlink()
@@ -178,10 +182,22 @@ def _put_back(place: Path) -> None:
     shutil.rmtree(place)
 
 
-def _put_back_leftovers(home: Path) -> None:
-    """Put back what a question that was killed has left aside."""
+def _listed(place: Path) -> list[str]:
+    """Return the places of the files; none before the list was written, as nothing was moved then."""
+    if not (place / LIST).exists():
+        return []
+    try:
+        return msgspec.convert(untrusted_json.loads(read_whole(place / LIST, MAX_LIST, CannotCopy)), list[str])
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise CannotCopy(f"{place / LIST}: {reason(error)}; move back what lies beside it, and remove it") from None
+
+
+def _put_back_leftovers(home: Path, outputs: Iterable[Path]) -> None:
+    """Put back what a question of the same run has left aside when it was killed; other lists may be anybody's."""
+    known = {str(path) for output in outputs for path in (output, *output.parents)}
     for place in sorted(home.glob(f"{PREFIX}*")):
-        _put_back(place)
+        if known.issuperset(_listed(place)):
+            _put_back(place)
 
 
 def _state(path: Path) -> tuple[int, ...]:

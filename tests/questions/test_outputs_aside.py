@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -77,6 +78,20 @@ def test_what_a_killed_question_set_aside_is_put_back_by_the_next(tmp_path: Path
     with outputs_aside(recorded):
         assert not (tmp_path / "last.pt").exists()
     assert files(tmp_path) == before
+
+
+def test_lists_of_others_move_nothing_and_damaged_ones_are_refused(tmp_path: Path, recorded: RunDirectory) -> None:
+    place = tmp_path / ".reprokit" / "aside-planted"
+    place.mkdir(parents=True)
+    (place / "0").write_text("planted")
+    (place / "paths.json").write_text(json.dumps([str(tmp_path / "elsewhere")]))
+    with outputs_aside(recorded):
+        assert not (tmp_path / "last.pt").exists()
+    assert (tmp_path / "last.pt").exists()
+    assert not (tmp_path / "elsewhere").exists()
+    (place / "paths.json").write_text("[")
+    with pytest.raises(CannotCopy, match=r"paths.json: .*; move back what lies beside it"), outputs_aside(recorded):
+        pytest.fail("what was set aside is not known")
 
 
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="there is no other file system")
