@@ -60,7 +60,7 @@ LAST = """
 import os, time
 for number in range(3):
     if not os.fork():
-        time.sleep(60 if number == 1 and os.path.exists("hangs") else 0.02 * number)
+        time.sleep(25 if number == 1 and os.path.exists("hangs") else 0.02 * number)
         os._exit(number)
 print([os.wait()[1] >> 8 for _ in range(2)])
 """
