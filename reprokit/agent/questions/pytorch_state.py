@@ -74,13 +74,16 @@ class PytorchState:
                     replace(sys.modules[name], setter, self._make_setter)
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
+        restoring: dict[type[TrainingEvent], Handler] = {
+            events.TensorsChange: self._tensors_change,
+            events.BatchDue: self._batches.due,
+        }
         return {
+            **(restoring if self._answers.parts else {}),
             events.OptimizerMade: self._optimizer_made,
             events.ScheduleMade: lambda event: self._schedules.add(event.schedule),
             events.ScalerMade: lambda event: self._scalers.add(event.scaler),
-            events.TensorsChange: self._tensors_change,
             events.LoaderBegan: self._loader_began,
-            events.BatchDue: self._batches.due,
             events.BatchFetched: self._batch_fetched,
             events.LoaderExhausted: self._batches.exhausted,
             events.ModelCalled: self._model_called,

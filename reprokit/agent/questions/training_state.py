@@ -7,6 +7,7 @@ the step has changed the state yet.
 from __future__ import annotations
 
 import hashlib
+import marshal
 
 from ..capture import numeric_variable
 from ..capture.store import PREFIX, Part, SnapshotContents, SnapshotFile, Store
@@ -29,6 +30,7 @@ GRADIENTS, MODULES = "gradients", "module-settings"
 ALL = "*"  # the name of one digest for all tensors and values of a part
 LOGGED = 16  # number of steps whose state is logged, at either end of the question's steps
 FILE = "state.jsonl"
+_WITHOUT_REFERENCES = 2  # version of marshal's format in which equal values have equal bytes
 
 
 def listener(agent: Agent, question: Mapping[str, Any], framework: str, events: Events) -> EventListener | None:
@@ -60,14 +62,16 @@ def text_digest(text: str) -> str:
 
 
 def state_digest(state: Any) -> str:
-    """Return the digest of a generator's state: numbers and arrays, nested in tuples and lists."""
-    return text_digest(repr(_plain(state)))
+    """Return the digest of a generator's state: numbers, texts and arrays, nested in tuples, lists and dictionaries."""
+    return hashlib.sha256(marshal.dumps(_plain(state), _WITHOUT_REFERENCES)).hexdigest()[:16]
 
 
 def _plain(state: Any) -> Any:
-    """Return a state with the bytes of its arrays, which are far faster to write down than their numbers."""
+    """Return a state with the bytes of its arrays."""
+    if isinstance(state, dict):
+        return [(_plain(key), _plain(state[key])) for key in state]
     if isinstance(state, (list, tuple)):
-        return [part if type(part) is int else _plain(part) for part in state]
+        return state if set(map(type, state)) == {int} else list(map(_plain, state))
     array = state.numpy() if hasattr(state, "numpy") else state
     return array.tobytes() if hasattr(array, "tobytes") else array
 
