@@ -71,7 +71,7 @@ def _in_place(
         redo_plan = RedoPlan(
             mode=request.mode, snapshot=request.snapshot, result=result, progress=place / "progress", in_place=True
         )
-        with outputs_aside(recording):
+        with outputs_aside(recording, place / "run"):
             execute(replace(plan, capture=replace(plan.capture, redo=redo_plan)), interruption, silence_output)
         outcome = redo.read_result(result)
     if outcome is None or not outcome.get("reproduced"):

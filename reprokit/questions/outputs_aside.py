@@ -2,7 +2,7 @@
 
 A replay that a question ends early would leave earlier checkpoints in their places, and one that found them would go on
 from there. So it starts without the files that the recorded run wrote and never read. Those that it read too, such as
-data that it downloaded, stay where they are and are copied.
+data that it downloaded, stay where they are and are copied. Files of new names are removed by new_outputs.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import filecmp
 import json
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -25,6 +24,7 @@ from reprokit import names, untrusted_json
 from reprokit.bounds import read_whole
 from reprokit.errors import CannotCopy, reason, refused_as
 from reprokit.model.run import RunFile
+from reprokit.questions.new_outputs import NewOutputs, born, remove_empty
 from reprokit.run_home import HOME, home_of
 from reprokit.rundir import RunDirectory
 
@@ -35,18 +35,21 @@ MAX_COPIED = 2 << 30  # bytes of all copies; larger files are left as they are, 
 
 
 @contextmanager
-def outputs_aside(recording: RunDirectory) -> Iterator[None]:
-    """Leave the recorded outputs as they are, whatever a replay writes meanwhile; one question at a time."""
+def outputs_aside(recording: RunDirectory, replay: Path) -> Iterator[None]:
+    """Leave the recorded outputs as they are, whatever the replay writes meanwhile; one question at a time."""
+    started: dict[int, int] = {}
     with ExitStack() as stack:
         with refused_as(CannotCopy, f"outputs of {recording.path} cannot be set aside while it is replayed"):
             for home, paths in sorted(_by_home(recording).items()):
                 if not home.exists():
-                    stack.callback(_remove_empty, [home])
+                    stack.callback(remove_empty, [home])
                 stack.enter_context(_locked(home))
                 _put_back_leftovers(home, paths)
                 outputs = AsideOutputs(recording, paths, home)
                 stack.callback(outputs.put_back)
-                outputs.take()
+                status = outputs.take().stat()
+                started[status.st_dev] = status.st_mtime_ns
+            stack.callback(NewOutputs(recording, started).remove, replay)
         yield
 
 
@@ -104,8 +107,8 @@ class AsideOutputs:
         self._free: list[Path] = []  # where nothing is when the replay starts
         self._copied: dict[Path, tuple[Path, tuple[int, ...]]] = {}  # what the recorded run read too: copy, state
 
-    def take(self) -> None:
-        """Move the outputs that the recorded run never read, and copy the others."""
+    def take(self) -> Path:
+        """Move the outputs that the recorded run never read, and copy the others; return the place of both."""
         self._free = [path for path in self._paths if not os.path.lexists(path)]
         files = sorted(set(self._paths).difference(self._free), key=lambda path: (path.lstat().st_size, path))
         parents = {parent for path in self._paths for parent in path.parents}
@@ -129,6 +132,7 @@ class AsideOutputs:
             if not os.listdir(path):
                 os.rename(path, place / str(number))
                 self._made_parents.append(path)
+        return place
 
     def put_back(self) -> None:
         """Remove what the replay has written in these places, and put back what was there."""
@@ -145,7 +149,7 @@ class AsideOutputs:
         for path in (*self._free, *changed):
             with suppress(OSError):
                 path.unlink()
-        _remove_empty(self._made_parents)
+        remove_empty(self._made_parents)
         if self._place is not None:
             _put_back(self._place)
 
@@ -212,18 +216,9 @@ def _made_meanwhile(directories: Iterable[Path], run: RunFile) -> Iterator[Path]
 
     The run begins within the second that it names, so that of its first second nothing is known.
     """
-    paths = sorted(map(str, directories))[:MAX_DIRECTORIES]
-    if not paths or run.ended is None:
+    if run.ended is None:
         return
     started, ended = (datetime.fromisoformat(time.replace("Z", "+00:00")) for time in (run.started, run.ended))
-    command = ["stat", "-c", "%W", "--", *paths]  # when each was born; 0 if that is unknown
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    for path, birth in zip(paths, done.stdout.split(), strict=False):
-        if birth.isdigit() and started.timestamp() < int(birth) <= ended.timestamp() + 1:
-            yield Path(path)
-
-
-def _remove_empty(directories: Iterable[Path]) -> None:
-    for directory in sorted(directories, key=lambda path: len(path.parts), reverse=True):
-        with suppress(OSError):
-            directory.rmdir()
+    for path in sorted(directories)[:MAX_DIRECTORIES]:
+        if started.timestamp() < born(path) // 1_000_000_000 <= ended.timestamp() + 1:
+            yield path

@@ -40,13 +40,13 @@ def ask(
 ) -> AnsweredReplay:
     """Replay a recording into the directory `place` with a question; captures are off.
 
-    A silent replay prints nothing. Without a trail, nothing can be proved. The recorded outputs stay as they are.
+    A silent replay prints nothing. Without a trail, nothing can be proved. Outputs stay as they are.
     """
     plan = replay_plan(recording, place, question=question)
     if needs_proof and next(trails.read(recording), None) is None:  # raises RunDamaged for one that was altered
         steps = "no step of PyTorch, TensorFlow, XGBoost or LightGBM was recorded"
         raise NotReplayable(f"{recording.path} has no trail ({steps}), so no replay can prove that it is this run")
-    with outputs_aside(recording):
+    with outputs_aside(recording, place):
         plan = msgspec.structs.replace(plan, capture=None)
         result = execute(plan, interruption, silence_output if is_silent else None)
     replay = RunDirectory(place)

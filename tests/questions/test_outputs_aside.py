@@ -72,10 +72,10 @@ def test_what_a_killed_question_set_aside_is_put_back_by_the_next(tmp_path: Path
     (tmp_path / "notes.txt").unlink()  # in which the killed replay may have written
     (tmp_path / "last.pt").write_text("of a later training")
     again = pytest.raises(CannotCopy, match=r"last.pt, which is there again: move back")
-    with again, outputs_aside(recorded):
+    with again, outputs_aside(recorded, tmp_path / "replay"):
         pytest.fail("which of both is needed, only the user knows")
     (tmp_path / "last.pt").unlink()
-    with outputs_aside(recorded):
+    with outputs_aside(recorded, tmp_path / "replay"):
         assert not (tmp_path / "last.pt").exists()
     assert files(tmp_path) == before
 
@@ -85,12 +85,15 @@ def test_lists_of_others_move_nothing_and_damaged_ones_are_refused(tmp_path: Pat
     place.mkdir(parents=True)
     (place / "0").write_text("planted")
     (place / "paths.json").write_text(json.dumps([str(tmp_path / "elsewhere")]))
-    with outputs_aside(recorded):
+    with outputs_aside(recorded, tmp_path / "replay"):
         assert not (tmp_path / "last.pt").exists()
     assert (tmp_path / "last.pt").exists()
     assert not (tmp_path / "elsewhere").exists()
     (place / "paths.json").write_text("[")
-    with pytest.raises(CannotCopy, match=r"paths.json: .*; move back what lies beside it"), outputs_aside(recorded):
+    with (
+        pytest.raises(CannotCopy, match=r"paths.json: .*; move back what lies beside it"),
+        outputs_aside(recorded, tmp_path / "replay"),
+    ):
         pytest.fail("what was set aside is not known")
 
 
@@ -102,7 +105,7 @@ def test_outputs_on_another_file_system_stay_on_it(tmp_path: Path) -> None:
         done = Reprokit(tmp_path).run("record", "-q", "-o", "run", "--", sys.executable, "-c", program)
         assert done.returncode == 0, done.stderr
         before = files(Path(place))
-        with outputs_aside(RunDirectory(tmp_path / "run")):
+        with outputs_aside(RunDirectory(tmp_path / "run"), tmp_path / "replay"):
             assert [path.name for path in Path(place).iterdir()] == [".reprokit"]
             aside = [path for path in Path(place, ".reprokit").glob("aside-*/[0-9]") if path.is_file()]
             assert [path.read_text() for path in aside] == ["weights"]
@@ -120,6 +123,6 @@ def test_an_output_that_cannot_be_moved_refuses_the_question_and_nothing_is_lost
 
     monkeypatch.setattr("reprokit.questions.outputs_aside._copy", full)
     refused = pytest.raises(CannotCopy, match=r"run cannot be set aside while it is replayed: No space left on device")
-    with refused, outputs_aside(recorded):
+    with refused, outputs_aside(recorded, tmp_path / "replay"):
         pytest.fail("the outputs would be overwritten")
     assert files(tmp_path) == before
