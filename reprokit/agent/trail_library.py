@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
+    from .agent import Agent
+
 ABI = 9  # RKT_ABI of native/trail/trail.h
 BATCH, LOSS, GRADIENTS, PARAMETERS, TORCH, PYTHON, NUMPY = (1 << bit for bit in range(7))
 BEFORE, PARTIAL, UNSTEADY_GRADIENTS, UNSTEADY_PARAMETERS, BUFFERS, UNCHANGED = 128, 256, 512, 1024, 2048, 4096
@@ -25,6 +27,7 @@ BATCH_PARTIAL, CALLED = 1 << 32, 1 << 33  # flags of a step that is not written 
 HERE, LATER = 1, 2
 CHANGED_GRADIENTS, CHANGED_PARAMETERS = 1, 2
 SMALL = 1 << 20  # RKT_SMALL: bytes that are digested immediately
+MAX_TABLES = 64  # series of one optimizer: its list of tensors may change that often
 MAX_NAME = 1000  # characters of a parameter's name that are kept
 WORDS = 2500  # bytes of the state of a Mersenne Twister
 FACTS = 14  # words of struct rkt_facts; the places of some of them:
@@ -164,6 +167,34 @@ if TYPE_CHECKING:
     Named = tuple[str, str, Sequence[int], int]
 
 
+class TrailFile:
+    """The trail file of this process, opened at the first step."""
+
+    def __init__(self, agent: Agent, loaded: Library) -> None:
+        self._agent, self._library = agent, loaded
+        self._tables: dict[str, int] = {}  # series so far by name, each with a table of tensors
+        self.handle = 0
+        self.last = 0  # handle of the series that stepped last
+        self.is_open = True
+
+    def series(self, name: str, kind: str, tensors: Sequence[Named], first: int, **facts: Any) -> int:
+        """Begin a series of steps, as Library.series does; raises RuntimeError if there is no room for it."""
+        self._tables[name] = self._tables.get(name, 0) + 1
+        if not self.handle:
+            self.handle = self._library.open(self._agent.run, self._agent.journal.identity)
+        is_allowed = self._tables[name] <= MAX_TABLES
+        handle = self._library.series(self.handle, name, kind, tensors, first, **facts) if is_allowed else 0
+        if not handle:
+            raise RuntimeError(f"the trail ends here, as the tensors of {name} became others too often")
+        return handle
+
+    def close(self) -> None:
+        """Close the file and free the space preallocated at its end."""
+        if self.handle and self.is_open:
+            self._library.close(self.handle, self.last)
+        self.is_open = False
+
+
 class GeneratorAddresses:
     """Locates the states of Python's and NumPy's global generators in memory, as copying them is slow.
 
@@ -191,14 +222,6 @@ class GeneratorAddresses:
             self._numpy = (generator, 0 if generator is None else _numpy_address(generator))
         self.known = (self._modules, *self._python, *self._numpy, self.salt)
         return self._python[1], self._numpy[1]
-
-    def python(self) -> int:
-        """Return the address of the state of Python's generator."""
-        return self.both()[0]
-
-    def numpy(self) -> int:
-        """Return the address of the state of NumPy's generator."""
-        return self.both()[1]
 
     def of(self, instance: Any) -> int:
         """Return the address of the state of another random.Random; 0 if it cannot be located."""

@@ -120,8 +120,7 @@ class BoostingTrail:
 
     def forget(self) -> None:
         """Start afresh, also in a forked child, which needs a file of its own."""
-        self._handle = self._last = 0
-        self._closed = False
+        self._file = trail.TrailFile(self._agent, self._library)
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {RoundComputed: self._round_computed}
@@ -133,19 +132,13 @@ class BoostingTrail:
 
     def _round_computed(self, event: RoundComputed) -> None:
         series, library = event.series, self._library
-        if self._closed:
+        if not self._file.is_open:
             return
-        if not self._handle:
-            self._handle = library.open(self._agent.run, self._agent.journal.identity)
         if not series.handle:
             series.buffers = library.buffer(trail.FACTS), library.buffer(1), library.buffer(2)
             tensors = [("trees", "uint64", [1], 8)]
             kind = f"{self._framework}.Booster"
-            series.handle = library.series(
-                self._handle, series.name, kind, tensors, series.count, framework=self._framework
-            )
-        if not series.handle:
-            raise RuntimeError("there is no room for a series of rounds")
+            series.handle = self._file.series(series.name, kind, tensors, series.count, framework=self._framework)
         python, numpy = self._generator_addresses.both()
         flags = trail.PYTHON * bool(python) | trail.NUMPY * bool(numpy)
         (facts, facts_address), (model, model_address), (pointers, pointers_address) = series.buffers
@@ -154,14 +147,11 @@ class BoostingTrail:
         facts[:] = [flags, trail.HERE, 0, 0, 0, 0, 0, 0, 0, 0, 0, python, numpy, self._generator_addresses.salt]
         library.step(series.handle, facts_address, pointers_address)
         series.count += 1
-        self._last = series.handle
+        self._file.last = series.handle
 
     def finish(self) -> None:
-        """Close the file, and truncate its unused end."""
-        self._closed = True
-        handle, self._handle = self._handle, 0
-        if handle:
-            self._library.close(handle, self._last)
+        """Close the file."""
+        self._file.close()
 
 
 def unpatched(function: Any) -> Any:

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 PROBATION = 16  # first steps that are digested at once and checked again
 RECHECK_EVERY = 256  # one in so many later steps is checked again, too
-MAX_TABLES = 64  # series of one optimizer: its list of tensors may change that often
 MAX_TENSORS = 8  # tensors of a batch that are recognized as inputs; losses on a device kept until the step
 SMALL_PARAMETERS = 1 << 16  # bytes of parameters up to which they are also digested before each step
 LEFT_OUT = "gradients or parameters that are sparse, distributed or on several devices are left out"
@@ -91,37 +90,11 @@ class OptimizerTrail:
 
     def __init__(self, generators: dict[str, int], untouched: list[str]) -> None:
         self.series: StepSeries | None = None
-        self.tables = 0  # series so far, each with a table of tensors
         self.steps = 0
         self.before_step = (0, 0)  # flags and digest of the parameters as the step found them
         self.buffers: Any = None  # ModelBuffers of the models whose parameters it has
         self.generators = generators  # digests of the random states when the optimizer was created
         self.untouched = untouched  # generators that were neither seeded nor used by then
-
-
-class TrailFile:
-    """The trail file of this process, opened by the library at the first step."""
-
-    def __init__(self, loaded: library.Library) -> None:
-        self._library = loaded
-        self.is_alone = len(os.sched_getaffinity(0)) == 1  # no core is free for a worker thread
-        self.handle = 0
-        self.last = 0  # handle of the series that stepped last
-        self.is_open = True
-
-    def series(self, agent: Agent, record: Any, trail: OptimizerTrail, tensors: TrackedTensors) -> int:
-        """Begin a series of steps of an optimizer; return its handle."""
-        if not self.handle:
-            self.handle = self._library.open(agent.run, agent.journal.identity)
-        random_states: dict[str, Any] = {"generators": trail.generators, "untouched": trail.untouched}
-        descriptions = tensors.descriptions(record.parameter_names())
-        return self._library.series(self.handle, record.name, record.kind, descriptions, trail.steps, **random_states)
-
-    def close(self) -> None:
-        """Close the file and free the space preallocated at its end."""
-        if self.handle and self.is_open:
-            self._library.close(self.handle, self.last)
-        self.is_open = False
 
 
 class StepTrail:
@@ -139,7 +112,8 @@ class StepTrail:
     def forget(self) -> None:
         """Reset all state: initially, and in a forked child, which gets a file of its own."""
         self._thread = StepThread(self._library)
-        self._file = TrailFile(self._library)
+        self._file = library.TrailFile(self._agent, self._library)
+        self._is_alone = len(os.sched_getaffinity(0)) == 1  # no core is free for a worker thread
         self._devices: DeviceDigester | None = None
         self._has_optimizers = False
         self._pending_count = 0  # steps whose tensors the worker still reads
@@ -337,7 +311,7 @@ class StepTrail:
         self._file.last = series.handle
         if series.tensors.device is None:
             is_rechecked = series.steps < PROBATION or not series.steps % RECHECK_EVERY
-            is_immediate = is_rechecked or series.is_immediate or self._file.is_alone
+            is_immediate = is_rechecked or series.is_immediate or self._is_alone
             series.is_complete = True
             ticket = self._write(facts, trail, series, parameters, library.HERE if is_immediate else 0)
             if ticket or (is_rechecked and not series.is_immediate):
@@ -388,12 +362,10 @@ class StepTrail:
     def _begin_series(self, record: Any, trail: OptimizerTrail, parameters: list[Any]) -> StepSeries:
         if trail.series is not None:
             self._end_series(trail.series)
-        tensors, handle = TrackedTensors(parameters, self._torch, self._library, self._reader), 0
-        trail.tables += 1
-        if trail.tables <= MAX_TABLES:
-            handle = self._file.series(self._agent, record, trail, tensors)
-        if not handle:
-            raise RuntimeError("the trail ends here, as an optimizer's parameters became others too often")
+        tensors = TrackedTensors(parameters, self._torch, self._library, self._reader)
+        random_states: dict[str, Any] = {"generators": trail.generators, "untouched": trail.untouched}
+        described = tensors.descriptions(record.parameter_names())
+        handle = self._file.series(record.name, record.kind, described, trail.steps, **random_states)
         trail.series = StepSeries(tensors, handle, self._library)
         return trail.series
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from .state import VariableRecords
 
 WEIGHTS_EVERY = 17  # steps between digests of the weights; prime to 16, so that the last 16 of them are kept
-MAX_TABLES = 64  # series of one optimizer: its list of variables may change that often
 MAX_GENERATORS = 64  # seed generators of Keras, whose states are read with the weights
 NOT_RESULTS = frozenset(["batch", "size"])  # entries in the logs of old Keras that are no results
 
@@ -53,7 +52,6 @@ class _OptimizerSteps:
         self.facts, self.address = library.buffer(trail.FACTS)  # of the step in progress; threads may train in parallel
         self.name = ""
         self.count = 0
-        self.tables = 0
         self.series: OptimizerVariables | None = None
         self.gradients: list[tuple[Any, Any]] = []  # of the step in progress: variable and gradient
         self.holders: dict[int, tuple[Any, Any]] = {}  # in a graph: variable, and the one that receives its gradient
@@ -76,8 +74,7 @@ class TensorflowTrail:
     def forget(self) -> None:
         """Reset all state: initially, and in a forked child, which gets a file of its own."""
         self._steps: weakref.WeakKeyDictionary[Any, _OptimizerSteps] = weakref.WeakKeyDictionary()
-        self._handle = self._last = 0
-        self._closed = False
+        self._file = trail.TrailFile(self._agent, self._library)
 
     def _steps_of(self, optimizer: Any) -> _OptimizerSteps:
         steps = self._steps.get(optimizer)
@@ -110,7 +107,7 @@ class TensorflowTrail:
         if steps.count == 0 and steps.initial_states is None:
             # If Keras has seed generators, their states are in the digests of some steps only.
             states = {} if seed_states(model) else {"torch": self._random([])}
-            states.update(python=self._state(self._words.python()), numpy=self._state(self._words.numpy()))
+            states.update(zip(("python", "numpy"), map(self._state, self._words.both())))
             generators = {name: state for name, state in states.items() if state}
             untouched = [name for name in self._agent.generators.untouched() if name in ("python", "numpy")]
             steps.initial_states = {"generators": generators, "untouched": untouched}
@@ -130,7 +127,7 @@ class TensorflowTrail:
 
     def _update_done(self, event: UpdateDone) -> None:
         step = event.optimizer
-        if self._closed or step.optimizer is None:
+        if not self._file.is_open or step.optimizer is None:
             return
         steps = self._steps_of(step.optimizer)
         reads_weights = steps.count % self._weights_every == 0
@@ -146,7 +143,7 @@ class TensorflowTrail:
         steps.count += 1
         step.name, step.steps = steps.name, steps.count
         steps.gradients = []
-        self._last = series.handle
+        self._file.last = series.handle
 
     def _series_for(self, steps: _OptimizerSteps, optimizer: Any, model: Any) -> OptimizerVariables:
         """Return the series for a step; begin a new one if the variables have changed."""
@@ -154,21 +151,9 @@ class TensorflowTrail:
         steps.generators = seed_states(model)[:MAX_GENERATORS]
         if steps.series is not None and steps.series.ids == list(map(id, variables)):
             return steps.series
-        if not self._handle:
-            self._handle = self._library.open(self._agent.run, self._agent.journal.identity)
-        series = OptimizerVariables(variables, self._library)
-        steps.tables += 1
-        if steps.tables <= MAX_TABLES:
-            name, kind, tensors = (
-                self._records.optimizer(optimizer).name,
-                type(optimizer).__name__,
-                list(series.descriptions()),
-            )
-            series.handle = self._library.series(
-                self._handle, name, kind, tensors, steps.count, "tensorflow", **steps.initial_states or {}
-            )
-        if not series.handle:
-            raise RuntimeError("the trail ends here, as an optimizer's variables became others too often")
+        series, name = OptimizerVariables(variables, self._library), self._records.optimizer(optimizer).name
+        kind, tensors, states = type(optimizer).__name__, list(series.descriptions()), steps.initial_states or {}
+        series.handle = self._file.series(name, kind, tensors, steps.count, framework="tensorflow", **states)
         steps.series = series
         return series
 
@@ -218,7 +203,7 @@ class TensorflowTrail:
         return digest
 
     def _store_facts(self, steps: _OptimizerSteps, flags: int, loss: int) -> None:
-        python, numpy = self._words.python(), self._words.numpy()
+        python, numpy = self._words.both()
         random = self._random(steps.generators if steps.count % self._weights_every == 0 else [])
         flags |= trail.TORCH * bool(random) | trail.PYTHON * bool(python) | trail.NUMPY * bool(numpy)
         before, steps.before = steps.before, 0
@@ -227,11 +212,8 @@ class TensorflowTrail:
         steps.facts[: len(facts)] = facts
 
     def finish(self) -> None:
-        """Close the file and free the space preallocated at its end."""
-        self._closed = True
-        handle, self._handle = self._handle, 0
-        if handle:
-            self._library.close(handle, self._last)
+        """Close the file."""
+        self._file.close()
 
 
 def capture_gradient(holders: dict[int, tuple[Any, Any]], gradient: Any, variable: Any) -> None:
