@@ -24,7 +24,6 @@ MAX_DEPTH = 200
 MAX_STACKS = 2_000  # that are kept by their keys
 MAX_NODES = 200_000  # whose places are kept
 MAX_AT_ONCE = 64  # nodes created since the last operator
-_RESUMED = 0x20 | 0x80 | 0x200  # code flags of generators and coroutines, which may be resumed elsewhere
 _LIBRARY, _USER, _ENGINE, _OPTIMIZER, _OPTIMIZERS = range(5)
 _KINDS = {
     "torch/autograd/graph.py": _ENGINE,
@@ -45,19 +44,15 @@ def _kind(file: str) -> int:
     return _OPTIMIZERS if "/torch/optim/" in file else _LIBRARY
 
 
-def _no_key(_depth: int) -> None:
-    """Return no key of the stack: it must be examined."""
-
-
 class CallStack:
     """The places and phase derived from a thread's stack."""
 
-    __slots__ = ("codes", "in_backward", "inner", "is_ours", "outer", "updates")
+    __slots__ = ("codes", "inner", "is_ours", "outer", "updates")
 
     def __init__(self, frame: FrameType | None, in_backward: bool) -> None:
         self.inner: list[Place] = []  # the user's frames called by the autograd engine, as hooks
         self.outer: list[Place] = []  # the user's frames that called the engine
-        self.updates, self.in_backward = False, in_backward
+        self.updates = False
         self.codes: list[CodeType] = []  # kept alive, as the key of a stack has only their addresses
         self.is_ours = frame is not None and is_own(frame.f_code.co_filename)  # the agent's own call, as for a digest
         places = self.inner
@@ -90,20 +85,17 @@ class Places:
     """The places of a thread's calls, and of the graph nodes that they created."""
 
     def __init__(self, torch: Any, compiled: Any = None) -> None:
-        self._key_of_stack = _no_key if compiled is None else compiled.stack_key
+        self._key_of_stack = getattr(compiled, "stack_key", None)
         self._stacks: dict[tuple[bytes, bool], CallStack] = {}
         self._next_node = private_api.next_node(torch)
         self._node = private_api.current_node(torch)
         self._backward_pass = private_api.engine_task(torch)
         self._nodes: dict[int, list[Place]] = {}
         self._seen = self._next_node()
-        self._frame: FrameType | None = None  # of the last call, if it is a library's
-        self._stack = CallStack(None, False)
 
     def forget(self) -> None:
         """Drop the nodes at the end of a step, as most graphs end with it."""
         self._nodes.clear()
-        self._frame = None
         self._seen = self._next_node()
 
     def made_node(self) -> bool:
@@ -113,13 +105,9 @@ class Places:
     def of_call(self, depth: int) -> tuple[list[Place], str]:
         """Return places and phase of the call that is being dispatched."""
         in_backward = self._backward_pass() != private_api.NO_TASK
-        key = self._key_of_stack(depth + 1)
-        if key is None:
-            stack = self._stack_of(sys._getframe(depth).f_back, in_backward)
-        else:
-            stack = self._stacks.get((key, in_backward)) or self._new_stack(
-                key, sys._getframe(depth).f_back, in_backward
-            )
+        key = None if self._key_of_stack is None else self._key_of_stack(depth + 1)
+        stack = None if key is None else self._stacks.get((key, in_backward))
+        stack = stack or self._new_stack(key, sys._getframe(depth).f_back, in_backward)
         if stack.is_ours:
             return [], OURS
         if not in_backward:
@@ -129,23 +117,14 @@ class Places:
         self._note(places)
         return places, phase
 
-    def _stack_of(self, frame: FrameType | None, in_backward: bool) -> CallStack:
-        """Return the CallStack of a frame; reused while a library's function goes on, as its callers stay the same.
-
-        The frame, with its locals, is kept alive until another function calls an operator.
-        """
-        stack = self._stack
-        if frame is None or frame is not self._frame or stack.in_backward is not in_backward:
-            stack = self._stack = CallStack(frame, in_backward)
-            can_move = frame is None or frame.f_code.co_flags & _RESUMED or is_users(frame.f_code.co_filename)
-            self._frame = None if can_move else frame
-        return stack
-
-    def _new_stack(self, key: bytes, frame: FrameType | None, in_backward: bool) -> CallStack:
-        """Return the CallStack of a frame, and store it under the key of its stack."""
+    def _new_stack(self, key: bytes | None, frame: FrameType | None, in_backward: bool) -> CallStack:
+        """Return the CallStack of a frame, and store it under the key of its stack, if that is known."""
+        stack = CallStack(frame, in_backward)
+        if key is None:
+            return stack
         if len(self._stacks) >= MAX_STACKS:
             self._stacks.clear()
-        stack = self._stacks[key, in_backward] = CallStack(frame, in_backward)
+        self._stacks[key, in_backward] = stack
         while frame is not None and len(stack.codes) < MAX_DEPTH:
             stack.codes.append(frame.f_code)
             frame = frame.f_back
