@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-import weakref
 
+from ..core.live_objects import LiveObjects
 from ..core.signal_errors import pass_on
 from ..pytorch.state import Modules, module_name, named_tensors, parts_of
 from ..pytorch.tensors import dtype_name
@@ -241,20 +241,3 @@ class ScriptObjects:
     def name_of(self, module: Any) -> str:
         """Return a capture's name for a module of the script."""
         return module_name([model.module for model in self.models], module)
-
-
-class LiveObjects:
-    """Weak references to objects in the order of creation; by identity, as classes may define equality."""
-
-    def __init__(self) -> None:
-        self._references: dict[int, weakref.ref[Any]] = {}
-
-    def add(self, value: Any) -> None:
-        """Add an object, once."""
-        references, key = self._references, id(value)
-        if key not in references:
-            references[key] = weakref.ref(value, lambda _: references.pop(key, None))
-
-    def __iter__(self) -> Iterator[Any]:
-        values = [reference() for reference in list(self._references.values())]
-        return iter([value for value in values if value is not None])

@@ -1,8 +1,9 @@
-"""Finds the live objects of given classes, without affecting other threads."""
+"""Finds the live objects of given classes, without affecting other threads, and lists objects while they live."""
 
 from __future__ import annotations
 
 import gc
+import weakref
 from functools import partial
 from itertools import chain, filterfalse, groupby
 from operator import itemgetter
@@ -47,3 +48,20 @@ def without_collections(call: Callable[[], Any]) -> Any:
     finally:
         if collects:
             gc.enable()
+
+
+class LiveObjects:
+    """Weak references to objects in the order of creation; by identity, as classes may define equality."""
+
+    def __init__(self) -> None:
+        self._references: dict[int, weakref.ref[Any]] = {}
+
+    def add(self, value: Any) -> None:
+        """Add an object, once."""
+        references, key = self._references, id(value)
+        if key not in references:
+            references[key] = weakref.ref(value, lambda _: references.pop(key, None))
+
+    def __iter__(self) -> Iterator[Any]:
+        values = [reference() for reference in list(self._references.values())]
+        return iter([value for value in values if value is not None])

@@ -10,8 +10,8 @@ import sys
 import weakref
 
 from ..agent import Agent, on_thread
-from ..core import live_objects
 from ..core.digests import distinct, text_entry
+from ..core.live_objects import LiveObjects, instances
 from ..events import Events, ModelEnded, OptimizerEnded, OptimizerMade, OptimizerNamed, tell
 from . import private_api
 from .tensors import entry, is_tensor
@@ -31,15 +31,12 @@ class Modules:
     """The modules of this process, in the order of their first registered parameter or child."""
 
     def __init__(self) -> None:
-        self._references: dict[int, weakref.ref[Any]] = {}
+        self._modules = LiveObjects()
         self._searches = 0
 
     def registered(self, module: Any, _name: str, _value: Any) -> None:
         """Record a module (PyTorch's hook for the registration of a parameter or child)."""
-        key = id(module)
-        if key not in self._references:
-            references = self._references
-            references[key] = weakref.ref(module, lambda _: references.pop(key, None))
+        self._modules.add(module)
 
     def owners(self, parameters: list[Any], module_class: type) -> list[Any]:
         """Return the outermost modules with any of the parameters, without wrappers such as DataParallel."""
@@ -54,8 +51,7 @@ class Modules:
 
     def outermost(self) -> list[Any]:
         """Return the modules that are no child of another."""
-        modules = [reference() for reference in list(self._references.values())]
-        alive = [module for module in modules if module is not None]
+        alive = list(self._modules)
         children = {id(child) for module in alive for child in private_api.containers(module)[2].values()}
         return [module for module in alive if id(module) not in children]
 
@@ -66,7 +62,7 @@ class Modules:
 
     def _search(self, module_class: type) -> None:
         """Search the heap for modules that called no hook: copies, unpickled ones, and those before PyTorch 2.0."""
-        for candidate in filter(private_api.is_module, live_objects.instances(module_class)):
+        for candidate in filter(private_api.is_module, instances(module_class)):
             self.registered(candidate, "", None)
 
 

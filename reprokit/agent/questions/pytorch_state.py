@@ -9,7 +9,7 @@ import sys
 from .. import events
 from ..capture import torch_state
 from ..capture.random_states import RandomStates
-from ..capture.torch_fit import LiveObjects
+from ..core.live_objects import LiveObjects
 from ..core.patching import replace
 from ..pytorch import private_api
 from ..pytorch.state import entries_of, named_tensors, parts_of
