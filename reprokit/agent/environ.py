@@ -94,7 +94,7 @@ class VariableReads:
         if is_direct and not _is_subscript(frame):
             return
         text = os.fsdecode(name)
-        users_frame = user_frames.users_frame(frame)
+        users_frame = next(user_frames.users_frames(frame), None)
         if text in _NAMED_BY_LAUNCHER or users_frame is None:
             return
         self._recorded.add((name, value))

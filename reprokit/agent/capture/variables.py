@@ -10,13 +10,13 @@ import ast
 import linecache
 import math
 import sys
+from itertools import islice
 from numbers import Real
 from types import CodeType, FrameType, FunctionType
 
-from ..core import user_frames
 from ..core.attributes import own_attributes
 from ..core.signal_errors import pass_on
-from ..core.user_frames import is_users, running_code, variables_of
+from ..core.user_frames import is_users, running_code, users_frames, variables_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,13 +31,8 @@ _KINDS = {("torch", "Tensor"), ("numpy", "ndarray"), ("tensorflow", "EagerTensor
 
 
 def user_functions(frame: FrameType | None) -> Iterator[FrameType]:
-    """Yield the frames of the user's own functions, the innermost first."""
-    count = 0
-    while frame is not None and count < MAX_FRAMES:
-        if user_frames.is_users(frame.f_code.co_filename):
-            count += 1
-            yield frame
-        frame = frame.f_back
+    """Return the frames of the user's own functions, the innermost first, as far as they are looked at."""
+    return islice(users_frames(frame), MAX_FRAMES)
 
 
 def user_places(frame: FrameType | None) -> list[list[Any]]:

@@ -7,6 +7,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import CodeType, FrameType
     from typing import Any
 
@@ -31,13 +32,14 @@ def is_users(file: str) -> bool:
     return answer
 
 
-def users_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the innermost of the user's frames from this one on."""
+def users_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield the user's frames among this frame and its callers, the innermost first."""
     for _ in range(MAX_DEPTH):
-        if frame is None or is_users(frame.f_code.co_filename):
-            return frame
+        if frame is None:
+            return
+        if is_users(frame.f_code.co_filename):
+            yield frame
         frame = frame.f_back
-    return None
 
 
 def _is_users(file: str) -> bool:
@@ -67,14 +69,7 @@ def is_own(file: str) -> bool:
 
 def running_code(frame: FrameType | None) -> list[CodeType]:
     """Return the code of the user's functions among this frame and its callers, the innermost first."""
-    codes = []
-    for _ in range(MAX_DEPTH):
-        if frame is None:
-            break
-        if is_users(frame.f_code.co_filename):
-            codes.append(frame.f_code)
-        frame = frame.f_back
-    return codes
+    return [each.f_code for each in users_frames(frame)]
 
 
 def where(depth: int = 1) -> list[Place]:

@@ -78,7 +78,7 @@ class EagerCalls:
         if definition is None:
             return None
         name = eager.name
-        frame = user_frames.users_frame(sys._getframe(3))
+        frame = next(user_frames.users_frames(sys._getframe(3)), None)
         place = (frame.f_code, frame.f_lineno) if frame is not None else None
         plain = tuple([value for value in attributes if type(value) in _PLAIN])
         draws = None

@@ -10,7 +10,7 @@ from functools import partial
 
 from ..core import live_objects
 from ..core.patching import replace
-from ..core.user_frames import users_frame
+from ..core.user_frames import users_frames
 from ..events import (
     ClippingDue,
     InputsGiven,
@@ -410,7 +410,7 @@ def _facts(module: Any, aliases: Sequence[str]) -> Mapping[str, object]:
     """Return what the index says about a tensor beside its name."""
     facts: dict[str, object] = {"aliases": list(aliases)} if aliases else {}
     if module is not None:
-        frame = users_frame(sys._getframe(2))
+        frame = next(users_frames(sys._getframe(2)), None)
         facts["class"] = type(module).__name__
         if frame is not None:
             facts["place"] = [frame.f_code.co_filename, frame.f_lineno]
