@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 
-from .settings import CONDITIONS
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,7 +25,7 @@ class Trigger:
 
     kind: str = ""  # one of KINDS
     what: str = ""  # a text for people
-    condition: str = ""  # one of CONDITIONS, of kind CONDITION
+    condition: str = ""  # of kind CONDITION: LOSS_ABOVE or another of settings.py
     name: str = ""  # of the parameter, module or layer
     count: int | None = None  # of elements that are not finite
     of: int | None = None  # number of all elements
@@ -55,11 +53,6 @@ class Trigger:
     def read(cls, content: Any) -> Trigger:
         """Read untrusted JSON; a field of a wrong type counts as missing."""
         return cls(**typed(cls, content))
-
-    @property
-    def is_of_known_condition(self) -> bool:
-        """Whether it is not of kind CONDITION, or its condition is known."""
-        return self.kind != CONDITION or self.condition in CONDITIONS
 
 
 def _number(value: Any) -> int | None:

@@ -24,7 +24,6 @@ UNAVAILABLE = {
     NEEDS_KERAS_ON_TENSORFLOW: "captures need Keras on TensorFlow",
     NEEDS_OTHER_FRAMEWORK: "captures need PyTorch or TensorFlow",
 }
-CONDITIONS = (LOSS_ABOVE, GRADIENT_JUMP, GRADIENT_SCALE, OTHER_RANK)
 
 
 class Conditions:
