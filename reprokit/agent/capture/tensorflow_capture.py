@@ -61,7 +61,7 @@ class TensorFlowCapture:
         xla = XlaCalls(self.rejections)
         self.updates = UpdateGuard(self.rejections, xla)
         self.calls = OutermostCalls(self.updates, xla)
-        self._events = events.Events()
+        self._events = events.Events(capture.failed)
         for listener in (first, self):
             if listener is not None:
                 self._events.add(listener)
@@ -96,10 +96,6 @@ class TensorFlowCapture:
             events.ReplicasDue: self.calls.replicas_due,
             **(outputs if self._capture.settings.conditions.activations else {}),
         }
-
-    def failed(self, error: Exception, handler: events.Handler) -> None:
-        """Report a handler's error; training and captures continue."""
-        self._capture.failed(handler, error)
 
     def forget(self) -> None:
         """Drop the parent's state, in a forked child."""

@@ -6,15 +6,22 @@ first runs as it is. If that gives the captured step, it is executed again opera
 
 from __future__ import annotations
 
-import sys
-
 from ..events import BackwardBegan, BatchFetched, RandomDrawn
 from ..tensorflow import private_api
 from . import tensorflow_restore as restore
 from .redo import RedoDriver
 from .tensorflow_capture import TensorFlowCapture
 from .tensorflow_explain import OperationWatcher
-from .tensorflow_redo import BY_ITSELF, NOT_AGAIN, OTHER_BATCH, eagerly, explained, outcome_of, run_with_batch
+from .tensorflow_redo import (
+    BY_ITSELF,
+    NOT_AGAIN,
+    OTHER_BATCH,
+    captured_or_own,
+    eagerly,
+    explained,
+    outcome_of,
+    run_with_batch,
+)
 from .tensorflow_restore import RandomReplay, StateRestorer, captured_number
 from .tensorflow_state import LOADER, SCRIPT
 
@@ -33,7 +40,6 @@ class TensorFlowInPlace:
     """Captures as the recording did, up to the captured step, which it explains."""
 
     def __init__(self, capture: CaptureSession) -> None:
-        self._capture = capture
         self._driver = RedoDriver(capture)
         self._watch = TensorFlowCapture(capture, self)
         self._training = self._watch.training
@@ -63,10 +69,6 @@ class TensorFlowInPlace:
             BackwardBegan: self._backward_began,
         }
 
-    def failed(self, error: Exception, handler: Handler) -> None:
-        """Report a handler's error; the replay continues."""
-        self._capture.failed(handler, error)
-
     def forget(self) -> None:
         """Drop the parent's state, in a forked child."""
         self._watch.forget()
@@ -80,21 +82,13 @@ class TensorFlowInPlace:
         if not private_api.executing_eagerly():
             return
         if self._is_executing:
-            event.batch = self._fetched_again(event.batch)
+            event.batch = captured_or_own(self._batch, event.batch)
             return
         self._begin_if_due()
         self._unused += 1
         self._takes_turns = self._takes_turns and self._unused == 1
         if self._watcher is not None and self._takes_turns:
             self._watcher.begin_batch(self._samples, event.batch)
-
-    def _fetched_again(self, value: Any) -> Any:
-        """Return the captured batch in place of one that the second execution fetched, if its structure is the same."""
-        try:
-            sys.modules["tensorflow"].nest.assert_same_structure(value, self._batch)
-        except (TypeError, ValueError):
-            return value
-        return self._batch
 
     def _backward_began(self, _event: BackwardBegan) -> None:
         if private_api.executing_eagerly():

@@ -54,7 +54,6 @@ class TensorFlowRedo:
     """Executes the captured step in place of the script's first step."""
 
     def __init__(self, capture: CaptureSession) -> None:
-        self._capture = capture
         self.driver = RedoDriver(capture)
         _copy_conditions(self.driver, capture.settings.conditions)
         self.drawn = RandomReplay()
@@ -80,10 +79,6 @@ class TensorFlowRedo:
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {RandomDrawn: self._random_drawn, BatchFetched: self._batch_fetched, GradientsDue: self._gradients_due}
-
-    def failed(self, error: Exception, handler: Handler) -> None:
-        """Report a handler's error; the step is executed all the same."""
-        self._capture.failed(handler, error)
 
     def forget(self) -> None:
         """Drop the parent's state, in a forked child."""
@@ -293,13 +288,9 @@ class EagerLoop:
         """Return the captured batch in place of a data set's, if both have the same structure."""
         if self._origin != LOADER:
             return value
-        part = self._trials.batch(self._fetched)
-        try:
-            sys.modules["tensorflow"].nest.assert_same_structure(value, part)
-        except (TypeError, ValueError):
-            return value
-        self._fetched += 1
-        return part
+        batch = captured_or_own(self._trials.batch(self._fetched), value)
+        self._fetched += batch is not value
+        return batch
 
     def begin_step(self) -> None:
         """Begin a step as a trial, on the snapshot's state."""
@@ -332,6 +323,15 @@ class EagerLoop:
         self._trials.end(
             rejected, lambda: {} if watcher is None else explained(watcher, rejected, *self._trials.inputs, OTHER_BATCH)
         )
+
+
+def captured_or_own(captured: Any, own: Any) -> Any:
+    """Return the captured batch in place of the script's own, if both have the same structure."""
+    try:
+        sys.modules["tensorflow"].nest.assert_same_structure(own, captured)
+    except (TypeError, ValueError):
+        return own
+    return captured
 
 
 def set_locals(values: Any) -> None:

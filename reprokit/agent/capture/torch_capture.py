@@ -118,10 +118,6 @@ class TorchCapture:
             **(outputs if self._capture.settings.conditions.activations else {}),
         }
 
-    def failed(self, error: Exception, handler: events.Handler) -> None:
-        """Report a handler's error; training and captures continue."""
-        self._capture.failed(handler, error)
-
     def forget(self) -> None:
         """Drop the parent's state, in a forked child."""
         if self._hooks is not None:
@@ -134,7 +130,7 @@ def hooks_of(capture: CaptureSession, torch: Any) -> EventHooks:
     if hooks is not None:
         return hooks
     compiled = capture.attempt(private_api.compiled, torch, capture.settings.library)
-    return EventHooks(capture, events.Events(), torch, Modules(), compiled=compiled)
+    return EventHooks(capture, events.Events(capture.failed), torch, Modules(), compiled=compiled)
 
 
 class LoaderPass:

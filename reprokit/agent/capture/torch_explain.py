@@ -311,9 +311,6 @@ class InPlaceExplanation:
             events.BackwardBegan: self._backward_began,
         }
 
-    def failed(self, error: Exception, handler: events.Handler) -> None:
-        self._training.capture.failed(handler, error)
-
     def forget(self) -> None:
         """Stop watching, in a forked child: its operators are not the step's."""
         self._explainer.end()

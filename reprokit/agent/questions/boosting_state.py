@@ -22,9 +22,6 @@ class BoostingDraws:
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {RoundComputed: self._round_computed}
 
-    def failed(self, _error: Exception, _handler: Handler) -> None:
-        """Do without a note."""
-
     def _round_computed(self, event: RoundComputed) -> None:
         if self._is_logged:
             return

@@ -45,7 +45,7 @@ class KerasState:
     """Reads and restores state when a step is due: of fit before its batch is read, of a loop when a tape begins."""
 
     def __init__(self, agent: Agent, answers: StateAnswers, events: Events) -> None:
-        self._answers, self._events = answers, events
+        self._answers, self._events, self.failed = answers, events, answers.failed
         self._loop_step: OptimizerStep | None = None  # one object for all steps of an eager loop
         self._may_be_loop = True  # until something else trains
         self._is_step_due = False  # the loop's step has begun: it may use several tapes
@@ -64,10 +64,6 @@ class KerasState:
             UpdateDone: self._updated,
             EpochEnded: self._batches.epoch_ended,
         }
-
-    def failed(self, error: Exception, handler: Handler) -> None:
-        """Log that a handler failed: an incomplete state is no answer."""
-        self._answers.log(problem=f"{getattr(handler, '__name__', '')}: {type(error).__name__}: {error}"[:500])
 
     def _first_call_due(self, event: FirstCallDue) -> None:
         """Build a function's graph, so that the variables it updates are known before its first call."""

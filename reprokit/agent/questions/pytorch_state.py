@@ -53,7 +53,7 @@ class PytorchState:
     """Reads and restores the state of a training when a model is first called in a step."""
 
     def __init__(self, agent: Agent, answers: StateAnswers) -> None:
-        self._agent, self._answers = agent, answers
+        self._agent, self._answers, self.failed = agent, answers, answers.failed
         self._torch: Any = sys.modules["torch"]
         self._optimizers, self._schedules, self._scalers = LiveObjects(), LiveObjects(), LiveObjects()
         self._records = LiveObjects()  # of the optimizers, by which updates are counted
@@ -89,10 +89,6 @@ class PytorchState:
             events.ModelCalled: self._model_called,
             events.UpdateDone: self._updated,
         }
-
-    def failed(self, error: Exception, handler: Handler) -> None:
-        """Log that a handler failed: an incomplete state is no answer."""
-        self._answers.log(problem=f"{getattr(handler, '__name__', '')}: {type(error).__name__}: {error}"[:500])
 
     # Events
 

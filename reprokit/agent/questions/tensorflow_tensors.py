@@ -127,10 +127,6 @@ class TensorflowTensors:
         always.update(outputs if rules.wants("outputs", "losses", ever=True) else {})
         return {**always, **inputs} if rules.wants("inputs", "labels", ever=True) else always
 
-    def failed(self, error: Exception, handler: Handler) -> None:
-        """Warn of a value that could not be saved; the training and further saving continue."""
-        self._agent.failed(handler, error)
-
     def _gradients_due(self, event: events.GradientsDue) -> None:
         rules, pairs = self._steps.rules, event.pairs
         if not pairs:

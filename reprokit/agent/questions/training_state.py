@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
-    from ..events import EventListener, Events
+    from ..events import EventListener, Events, Handler
 
 PARAMETERS, BUFFERS, DATA = "parameters", "buffers", "data"
 OPTIMIZER, SETTINGS, SCALER = "optimizer", "settings", "scaler"
@@ -124,6 +124,10 @@ class StateAnswers:
             self.log(problem=f"{what}: {type(error).__name__}: {error}"[:500])
             pass_on(error)
             return None
+
+    def failed(self, error: Exception, handler: Handler) -> None:
+        """Log that a listener's handler failed: an incomplete state is no answer."""
+        self.log(problem=f"{getattr(handler, '__name__', '')}: {type(error).__name__}: {error}"[:500])
 
     def save(self, kind: str, header: Mapping[str, Any], parts: Iterable[Part]) -> None:
         """Save values and tensors as a snapshot."""

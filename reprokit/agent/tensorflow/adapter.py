@@ -87,5 +87,4 @@ class TensorflowAdapter(Adapter):
         if private_api.context() is not None:
             generator = private_api.seed_generator()
             state = (private_api.eager_seed(), generator.getstate() if generator else None)
-            line = {"name": "tensorflow", "digest": text_digest(repr(state))}
-            self._agent.journal.write("random_state", line)
+            self.write_random_state("tensorflow", text_digest(repr(state)))
