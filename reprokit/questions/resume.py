@@ -186,8 +186,6 @@ class ResumeStudy:
         taken = _steps(run)
         if taken >= steps:
             why = f"no new {work.pattern} came before its last step" if work.pattern else "it went on to its end"
-            if work.signal == signal.SIGINT and not work.pattern:
-                why += " (in a shell's background it ignores SIGINT: --signal TERM)"
             raise CannotResume(f"the training was not interrupted: {why}; choose another moment (--at, --after-file)")
         if ResumedRun(run).first_difference(recording, 0) is not None:
             raise CannotResume(

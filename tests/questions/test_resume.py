@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,17 @@ def found(done: Done, status: int) -> dict[str, Any]:
     assert done.returncode == status, done.stderr
     finding: dict[str, Any] = json.loads(done.stdout)
     return finding
+
+
+@pytest.mark.slow
+def test_a_training_in_the_background_of_a_shell_script_is_interrupted_too(tmp_path: Path) -> None:
+    """There it starts with SIGINT ignored."""
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        finding = found(resume(tmp_path, "pytorch_resumed.py"), 0)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert (finding["verdict"], finding["interrupted_at"], finding["signal"]) == ("exact", 12, "SIGINT")
 
 
 @pytest.mark.slow

@@ -37,6 +37,9 @@ def start(agent: Agent, text: bytes) -> None:
     """Register listeners for the question in the plan, for the events of each framework."""
     question = json.loads(text.decode("utf-8"))["question"]
     agent.event_listeners.append(Questions(agent, question).listeners)
+    # Background jobs of shell scripts ignore SIGINT. The script's own handlers are set after this.
+    if question.get("interrupt") and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if ends_early(question) or question.get("may_stop"):
         hide_interrupts(f"{agent.run}/{ANSWERS}", lambda: agent.generation > 0)
         # The launcher may interrupt while the last answers are being written.
