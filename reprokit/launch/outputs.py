@@ -151,6 +151,9 @@ def collect(
     unseen_writes = sorted(
         _unseen_writes(run, working_directory, written, resolver, results, places), key=places.recorded_path
     )
+    renamed = _renamed(unseen_writes, results, missing)
+    unseen_writes = [path for path in unseen_writes if path not in renamed]
+    regular_files = sorted([*regular_files, *renamed], key=places.recorded_path)
     reading = OutputReading(run, interrupted, keep, MAX_BYTES)
     files = [_output_file(path, places, reading) for path in regular_files[:MAX_FILES]]
     return OutputsFile(
@@ -276,6 +279,22 @@ def _unseen_writes(
             and _identity(path) not in own_output
         ):
             yield path
+
+
+def _renamed(unseen_writes: list[str], results: list[str], missing: list[str]) -> set[str]:
+    """Return the files that the run wrote by other names: a direct system call, as of Rust's safetensors, renamed them.
+
+    Beside each the run wrote a file that is gone, and all others in its directory are the run's.
+    """
+    known = {*unseen_writes, *results}
+    directories = {
+        directory for directory in {os.path.dirname(path) for path in missing} if known.issuperset(_files_in(directory))
+    }
+    return {path for path in unseen_writes if os.path.dirname(path) in directories and not os.path.islink(path)}
+
+
+def _files_in(directory: str) -> list[str]:
+    return [entry.path for entry in names.below(directory, lambda path: path == directory)]
 
 
 def _is_ignored_directory(directory: str, places: PlaceNames) -> bool:

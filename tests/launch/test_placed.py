@@ -105,3 +105,22 @@ print("done")
     done = reprokit.run("verify", "one", "two")
     assert done.returncode == 0
     assert f"note: not compared: in both runs {words}\n" in done.stdout
+
+
+def test_what_is_put_in_place_past_the_shim_is_a_result_where_all_beside_it_is(reprokit: Reprokit) -> None:
+    code = """
+import ctypes, os
+how = (ctypes.c_uint64 * 3)(os.O_CREAT | os.O_WRONLY, 0o600, 0)
+for directory in "new", "users":
+    os.makedirs(directory, exist_ok=True)
+    open(f"{directory}/part", "w").close()
+    ctypes.CDLL(None).syscall(437, -100, f"{directory}/whole".encode(), how, 24)  # openat2
+    os.remove(f"{directory}/part")
+open("new/other", "w").close()
+"""
+    (reprokit.directory / "users").mkdir()
+    (reprokit.directory / "users" / "notes").touch()
+    assert reprokit.record(*python(code)).returncode == 0
+    found = listed(reprokit.last)
+    assert [file["path"] for file in found["files"]] == ["new/other", "new/whole"]
+    assert found["unseen"] == ["users/whole"]
