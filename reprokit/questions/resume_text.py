@@ -40,7 +40,7 @@ def print_finding(finding: ResumeFinding) -> None:
 def lines(finding: ResumeFinding) -> Iterator[str]:
     """Yield the verdict, then how the runs differ."""
     yield verdict(finding)
-    how = "as its first parameters show" if finding.is_found else "as far as can be told: it has none of its parameters"
+    how = "as its first parameters show" if finding.is_found else "as far as can be told: no step shows it"
     yield (
         f"  interrupted by {finding.signal} at step {finding.interrupted_at:,} of {finding.whole_steps:,}, resumed at"
         f" step {finding.resumed_at:,}, {how}; {finding.compared:,} steps compared"

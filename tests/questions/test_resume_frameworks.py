@@ -147,3 +147,12 @@ def test_what_trainers_leave_out_within_an_epoch_is_named_and_proved(
     done = resume(tmp_path, training, *arguments, options=("--at", "14"), python=str(TRAINERS))
     finding = found(done, 1 if missing else 0)
     assert (finding["missing"], finding["proved"], finding["resumed_at"]) == (missing, bool(missing), 12)
+
+
+@pytest.mark.extended
+def test_batches_that_are_fetched_ahead_hide_no_generator_that_differs(tmp_path: Path) -> None:
+    """The resumed training fetches two batches before its first step, whose model has the same inputs."""
+    done = resume(tmp_path, "accelerate_resumed.py", "seedable", options=("--at", "14"), python=str(TRAINERS))
+    finding = found(done, 1)
+    assert (finding["missing"], finding["proved"]) == ([GENERATORS[0]], True)
+    assert (finding["first"]["step"], finding["first"]["quantity"]) == (12, "random state")

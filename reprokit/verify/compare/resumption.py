@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from reprokit.verify.compare.divergences import INPUTS, SeriesDivergence, TrailSide, compared
+from reprokit.verify.compare.divergences import GENERATORS, INPUTS, SeriesDivergence, TrailSide, compared
 
 TRIED = 16  # resumed steps that are searched for; batches skipped before may confuse the first ones
 
@@ -71,7 +71,10 @@ def _from_step(side: TrailSide, steps: int) -> TrailSide:
 def _compare(left: TrailSide, right: TrailSide) -> SeriesDivergence:
     diff = compared(left, right)
     firsts = {name: quantity.first for name, quantity in diff.quantities.items()}
-    if firsts["batch"] == 0 and diff.quantities["loss"].known and 0 not in (firsts["loss"], firsts[INPUTS]):
+    # A generator that differs explains another loss, unless later batches show another place in the data.
+    has_own_cause = diff.quantities["batch"].count == 1 < diff.seen + 1 and 0 in map(firsts.get, GENERATORS)
+    loss = None if has_own_cause else firsts["loss"]
+    if firsts["batch"] == 0 and diff.quantities["loss"].known and 0 not in (loss, firsts[INPUTS]):
         _ignore_skipped_batches(diff)
     return diff
 
