@@ -27,8 +27,8 @@ def command(
 
     Replays both and logs each call of an operator with digests of its inputs and outputs, in the steps
     around the one in which the runs part. Replays are made in pairs until one parts. RUN1 alone is
-    replayed twice, or with its recording if it is a replay. Exits with 0 if no pair parts, 1 if an
-    operator was found, 2 if the runs cannot be replayed as they were.
+    replayed twice, or with its recording if it is a replay. Exits with 0 if no pair parts, 1 if one
+    does, 2 if the runs cannot be replayed as they were.
     """
     import msgspec
 

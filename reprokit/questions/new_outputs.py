@@ -14,6 +14,7 @@ import math
 import os
 import signal
 import struct
+import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import islice
@@ -34,9 +35,9 @@ AT_FDCWD, AT_SYMLINK_NOFOLLOW, STATX_BTIME = -100, 0x100, 0x800
 class NewOutputs:
     """The names in the directories of a recording's outputs, as they are before a replay of it."""
 
-    def __init__(self, recording: RunDirectory, started: dict[int, int]) -> None:
-        """Remember the names; `started` has the time now by the clock of each file system that has outputs."""
-        self._started = started
+    def __init__(self, recording: RunDirectory) -> None:
+        """Remember the names, and the time now by the clock of each file system that has them."""
+        self._started: dict[int, int] = {}
         self._directory = Path(os.path.realpath(recording.run.working_directory))
         self._recorded = {output.path for output in _listed(recording.outputs())}
         above = {parent for name in self._recorded for parent in (self._directory / name).parents}
@@ -44,6 +45,10 @@ class NewOutputs:
         for parent in islice(sorted({self._directory, *above}), MAX_DIRECTORIES):
             with suppress(OSError):
                 self._names[parent] = set(os.listdir(parent))
+                if parent.stat().st_dev not in self._started:
+                    with tempfile.TemporaryFile(dir=parent) as file:
+                        status = os.fstat(file.fileno())
+                        self._started[status.st_dev] = status.st_mtime_ns
 
     def remove(self, replay: Path) -> None:
         """Remove what this replay created and nobody else changed; say what stays."""

@@ -37,7 +37,6 @@ MAX_COPIED = 2 << 30  # bytes of all copies; larger files are left as they are, 
 @contextmanager
 def outputs_aside(recording: RunDirectory, replay: Path) -> Iterator[None]:
     """Leave the recorded outputs as they are, whatever the replay writes meanwhile; one question at a time."""
-    started: dict[int, int] = {}
     with ExitStack() as stack:
         with refused_as(CannotCopy, f"outputs of {recording.path} cannot be set aside while it is replayed"):
             for home, paths in sorted(_by_home(recording).items()):
@@ -47,9 +46,8 @@ def outputs_aside(recording: RunDirectory, replay: Path) -> Iterator[None]:
                 _put_back_leftovers(home, paths)
                 outputs = AsideOutputs(recording, paths, home)
                 stack.callback(outputs.put_back)
-                status = outputs.take().stat()
-                started[status.st_dev] = status.st_mtime_ns
-            stack.callback(NewOutputs(recording, started).remove, replay)
+                outputs.take()
+            stack.callback(NewOutputs(recording).remove, replay)
         yield
 
 
@@ -107,8 +105,8 @@ class AsideOutputs:
         self._free: list[Path] = []  # where nothing is when the replay starts
         self._copied: dict[Path, tuple[Path, tuple[int, ...]]] = {}  # what the recorded run read too: copy, state
 
-    def take(self) -> Path:
-        """Move the outputs that the recorded run never read, and copy the others; return the place of both."""
+    def take(self) -> None:
+        """Move the outputs that the recorded run never read, and copy the others."""
         self._free = [path for path in self._paths if not os.path.lexists(path)]
         files = sorted(set(self._paths).difference(self._free), key=lambda path: (path.lstat().st_size, path))
         parents = {parent for path in self._paths for parent in path.parents}
@@ -132,7 +130,6 @@ class AsideOutputs:
             if not os.listdir(path):
                 os.rename(path, place / str(number))
                 self._made_parents.append(path)
-        return place
 
     def put_back(self) -> None:
         """Remove what the replay has written in these places, and put back what was there."""

@@ -17,6 +17,7 @@ from reprokit.rundir import RunDirectory
 from tests.support import Reprokit, wait_until
 
 TRAINING = Path(__file__).parents[1] / "trainings" / "pytorch_checkpoints.py"
+INTERRUPTED = TRAINING.with_name("pytorch_saved_on_interrupt.py")
 
 
 @pytest.fixture
@@ -49,6 +50,19 @@ def test_questions_leave_outputs_as_they_are_and_start_without_checkpoints(
         assert "resumed at" not in done.stdout
         assert files(tmp_path) == before
         assert not (tmp_path / ".reprokit").exists()
+
+
+@pytest.mark.slow
+def test_what_a_handler_of_interrupts_writes_is_removed_and_what_it_changes_is_said(tmp_path: Path) -> None:
+    (tmp_path / "older.txt").write_text("of the user")
+    rk = Reprokit(tmp_path)
+    training = str(INTERRUPTED)
+    assert rk.run("record", "-q", "-o", "run", "--", sys.executable, training).returncode == 0
+    before = files(tmp_path)
+    done = rk.run("ask", "run", "weights", "--steps", "12")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert files(tmp_path) == {**before, "older.txt": b"of the userinterrupted"}
+    assert f"the replay wrote files that stay, as they may be another program's too: {tmp_path / 'older.txt'}" in done.stderr
 
 
 @pytest.mark.slow
