@@ -128,7 +128,7 @@ class _LocateSearch:
             self._recordings = self._recordings[0], self._recordings[0]
         self._options, self._interruption, self._say = options, interruption, say
         diverged = prove(left, right).diverged if right is not None else ()
-        self._step = min((series.step for series in diverged), default=None)
+        self._step = self._recorded_step = min((series.step for series in diverged), default=None)
         self._notes: dict[str, None] = {}
         if options.eager:
             self._notes["nothing was compiled: the answer is about another computation than the recorded one"] = None
@@ -294,6 +294,10 @@ class _LocateSearch:
             if until is not None and until < divergence.call.step:
                 where = f"is not that run from step {until} on, before this call"
                 self._notes[f"the replay of {recording.path} {where}: the answer is about the replays"] = None
+        if self._recorded_step is not None and divergence.call.step < self._recorded_step:
+            self._notes[
+                f"the runs themselves part in step {self._recorded_step}, after this call: it need not be the reason"
+            ] = None
 
 
 def _recording(run: RunDirectory) -> RunDirectory:

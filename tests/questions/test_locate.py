@@ -7,6 +7,7 @@ import json
 import struct
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import jsonschema
@@ -450,3 +451,16 @@ def test_a_log_that_was_cut_off_is_read_as_far_as_it_goes(some_run: Path) -> Non
 def test_a_damaged_log_is_refused_in_one_line(some_run: Path, names: str, calls: bytes) -> None:
     with pytest.raises(RunDamaged, match="the log cannot be used"):
         operator_logs.read(written(some_run, names, calls))
+
+
+@pytest.mark.slow
+def test_a_call_before_the_step_in_which_the_runs_part_is_not_said_to_be_the_reason(tmp_path: Path) -> None:
+    rk, training = Reprokit(tmp_path), TRAININGS / "pytorch_replayed_otherwise.py"
+    with tempfile.NamedTemporaryFile(dir="/tmp") as count:
+        for name, scale in (("one", "1"), ("two", "3")):
+            done = rk.run("record", "-q", "-o", name, "--", sys.executable, str(training), count.name, scale)
+            assert done.returncode == 0, done.stderr
+        done = rk.run("locate", "one", "two", "--pairs", "1")
+    assert done.returncode == 1, done.stderr
+    assert "call 2 of step 1" in done.stdout
+    assert "note: the runs themselves part in step 4, after this call: it need not be the reason\n" in done.stdout
