@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -33,8 +37,9 @@ from reprokit.model import resumption
 from reprokit.model.question import InterruptionAsked, Question, StateQuestion, StepRange
 from reprokit.model.resumption import EXACT, NOT_EXACT, ResumeFinding
 from reprokit.plan import RECORD, Plan
-from reprokit.questions.resumed_run import ResumedRun, ResumeOutcome, WholeRun, compare_runs
-from reprokit.questions.state_answers import DATA, LATENT, PARTS, RANDOM
+from reprokit.printable import listed
+from reprokit.questions.resumed_run import NAMED, ResumedRun, ResumeOutcome, WholeRun, compare_runs
+from reprokit.questions.state_answers import DATA, LATENT, PARTS, RANDOM, VARIABLES, variable_of
 from reprokit.rundir import ANSWERS, RunDirectory
 from reprokit.tolerance import Tolerances
 from reprokit.verify.compare import outputs
@@ -43,14 +48,18 @@ from reprokit.verify.read.normalization import Normalizations
 from reprokit.verify.read.scan import MetricsScan
 from reprokit.version import VERSION
 
+T = TypeVar("T")
+
 MOMENT = 3 / 8  # share of the steps before the interruption: the first of three epochs is over by then
 WINDOW = 16  # steps compared after the first difference, and in runs with restored parts
 RESUMED = "resumed"
 BRIEF, LOOK = 32, 0.2  # steps after which a resumed run that differs is ended; seconds between polls
 INTERRUPTED = "interrupted"  # the directory as the interrupted training left it
 UNSEEN = "only steps were compared: the state between them is seen of models of PyTorch, and of one optimizer of Keras"
+UNREAD = "the script keeps more than is read of it: at most 5,000 values, 256 MiB, and objects six deep"
 UNSEEDED = "TensorFlow without a seed draws numbers where its state is read: give it one (tf.random.set_seed)"
 MAX_FILES = 1000  # listed in a finding
+MAX_SHRINKING = 20  # trials for a smaller set of variables
 
 
 class ResumeWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +73,15 @@ class ResumeWork(msgspec.Struct, frozen=True, kw_only=True):
     pattern: str = ""
     signal: signal.Signals = signal.SIGINT
     data: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StateSearch:
+    """What a search for the missing state came to."""
+
+    missing: Sequence[str] = ()
+    is_proved: bool = False
+    variables: Sequence[str] | None = None  # those of the script that are missing; None: not told apart
 
 
 class ResumeStudy:
@@ -103,21 +121,29 @@ class ResumeStudy:
         window = WINDOW + (ResumedRun(plain).first_difference(recording, offset) or 0)
         whole = WholeRun(recording, recording, offset)
         outcome = compare_runs(whole, plain, is_whole=not is_brief)
-        if not (outcome.has_equal_steps and outcome.is_state_compared):
+        if not (outcome.is_same and outcome.is_state_compared):
             say(f"replaying the whole training up to step {min(offset + window, steps):,}, to see its state")
             whole = WholeRun(recording, self._ask(recording, offset, window, ResumedRun(plain).calls), offset)
             outcome = compare_runs(whole, plain, is_whole=not is_brief)
-        searches = bool(whole.states) and not outcome.has_equal_steps
-        missing, is_proved = self._search(whole, plain, outcome, window) if searches else ([], False)
+        searches = bool(whole.states) and not outcome.is_same
+        search = self._search(whole, plain, outcome, window) if searches else StateSearch()
+        missing, is_proved = search.missing, search.is_proved
+        if searches and outcome.has_equal_steps:
+            window = steps - offset
         causes = list(outcome.causes)
-        parts = [replace(part, idle=part.idle and part.part not in missing) for part in outcome.described_parts]
+        described = outcome.described_parts(search.variables)
+        parts = [replace(part, idle=part.idle and part.part not in missing) for part in described]
         if not (outcome.has_equal_steps or is_proved):
             _require_same(whole)
-        if searches and not is_proved:
+        if self._trials and not (is_proved or outcome.has_equal_steps):
             trial = compare_runs(whole, RunDirectory(self._work.place / self._trial), window=window)
             causes = [f"in {self._trial}, into which parts that differ were put, {cause}" for cause in trial.causes]
             named = {part.part for part in parts}
-            parts += [part for part in trial.described_parts if part.part not in named]
+            parts += [part for part in trial.described_parts() if part.part not in named]
+        notes = [] if is_proved else causes
+        if searches and not is_proved and outcome.has_unread_variables:
+            notes = [*notes, UNREAD]
+        notes = [*notes, *outcome.notes, *whole.notes, *([] if whole.states else [UNSEEN])]
         return ResumeFinding(
             reprokit=VERSION,
             command=list(self._work.command),
@@ -132,12 +158,12 @@ class ResumeStudy:
             compared=outcome.steps,
             first=outcome.first,
             parts=parts,
-            missing=missing,
+            missing=list(missing),
             other_files=[] if is_brief else other_files(recording, plain),
             proved=is_proved,
             window=min(window, steps - offset),
             trials=self._trials,
-            notes=[*([] if is_proved else causes), *outcome.notes, *whole.notes, *([] if whole.states else [UNSEEN])],
+            notes=notes,
             runs=self._runs,
         )
 
@@ -251,38 +277,76 @@ class ResumeStudy:
 
     # The proof
 
-    def _search(
-        self, whole: WholeRun, plain: RunDirectory, outcome: ResumeOutcome, window: int
-    ) -> tuple[list[str], bool]:
-        """Return the smallest set of parts that makes the resumed run identical, and whether there is one."""
+    def _search(self, whole: WholeRun, plain: RunDirectory, outcome: ResumeOutcome, window: int) -> StateSearch:
+        """Return the smallest set of parts that makes the resumed run identical, if there is one."""
         candidates, fetched = outcome.candidates, ResumedRun(plain).fetched
-        due = min(window, _steps(whole.recording) - whole.offset)
+        to_end = outcome.has_equal_steps  # only their number differs: a trial must end where the whole training does
+        last = None if to_end else window - 1
+        due = _steps(whole.recording) - whole.offset if to_end else min(window, _steps(whole.recording) - whole.offset)
 
-        def is_same_with(parts: Sequence[str]) -> tuple[bool, list[str]]:
+        def is_same_with(parts: Sequence[str], variables: Sequence[str] = outcome.variables) -> tuple[bool, list[str]]:
             self._trials += 1
-            say(f"resuming it again, with these of the whole training put in: {', '.join(parts)}")
+            names = listed(variables, NAMED) if VARIABLES in parts else ""
+            said = [f"{VARIABLES} ({names})" if part == VARIABLES else part for part in parts]
+            say(f"resuming it again, with these of the whole training put in: {', '.join(said)}")
             put = str(whole.asked.path / ANSWERS)
-            state = StateQuestion(put=put, parts=tuple(parts), fetched=fetched)
-            question = Question(steps=StepRange(last=window - 1), state=state)
-            outcome = compare_runs(whole, self._resume(whole.recording, self._trial, question), window=window)
+            state = StateQuestion(put=put, parts=tuple(parts), variables=tuple(variables), fetched=fetched)
+            question = Question(steps=StepRange(last=last), state=state)
+            try:
+                trial = self._resume(whole.recording, self._trial, question)
+            except CannotResume:  # what was put in made the script fail
+                return False, []
+            outcome = compare_runs(whole, trial, is_whole=to_end, window=sys.maxsize if to_end else window)
             return outcome.is_same and outcome.steps >= due, outcome.candidates
 
+        others = [part for part in candidates if part != VARIABLES]
+        if to_end and VARIABLES not in candidates:
+            return StateSearch()
         # Different batches may be the effect of a generator: try without the batches first. The script itself may
         # have drawn from one before the step, as for the order of an epoch: try with those that are idle since.
-        chosen = [part for part in candidates if part != DATA or set(RANDOM).isdisjoint(candidates)]
-        is_same, more = is_same_with(chosen) if chosen else (False, [DATA])
+        # Variables of the script differ in any training: try without them first.
+        chosen = [part for part in others if part != DATA or set(RANDOM).isdisjoint(candidates)] or candidates
+        is_same, more = is_same_with(chosen) if chosen else (False, [])
+        more = more if others or to_end else [*more, DATA]
         wider = [part for part in PARTS if part in {*candidates, *more, *outcome.idle_generators}]
         while not is_same and not set(wider) <= set(chosen):
             chosen = wider
             is_same, more = is_same_with(chosen)
             wider = [part for part in PARTS if part in {*chosen, *more}]
         if not is_same:
-            return [part for part in candidates if part not in LATENT], False
+            return StateSearch([part for part in candidates if part not in LATENT])
         for part in list(reversed(chosen)) if len(chosen) > 1 else []:
             fewer = [other for other in chosen if other != part]
             if fewer and is_same_with(fewer)[0]:
                 chosen = fewer
-        return chosen, True
+        if VARIABLES not in chosen:
+            return StateSearch(chosen, is_proved=True, variables=())
+        attempts = iter(range(MAX_SHRINKING))
+        by_variable: dict[str, list[str]] = {}
+        for name in outcome.variables:
+            by_variable.setdefault(variable_of(name), []).append(name)
+
+        def is_enough(groups: Sequence[Sequence[str]]) -> bool:
+            return next(attempts, None) is not None and is_same_with(chosen, [*chain(*groups)])[0]
+
+        few = smallest(list(by_variable.values()), is_enough)
+        return StateSearch(chosen, is_proved=True, variables=[*chain(*few)])
+
+
+def smallest(groups: Sequence[T], is_enough: Callable[[Sequence[T]], bool]) -> Sequence[T]:
+    """Return fewer groups that are still enough, by leaving out ever smaller pieces (delta debugging)."""
+    pieces = 2
+    while len(groups) > 1:
+        size = -(-len(groups) // pieces)
+        all_fewer = [[*groups[:start], *groups[start + size :]] for start in range(0, len(groups), size)]
+        fewer = next((fewer for fewer in all_fewer if is_enough(fewer)), None)
+        if fewer is not None:
+            groups, pieces = fewer, max(pieces - 1, 2)
+        elif size == 1:
+            break
+        else:
+            pieces = min(2 * pieces, len(groups))
+    return groups
 
 
 def _require_same(whole: WholeRun) -> None:

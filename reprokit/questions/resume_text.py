@@ -8,8 +8,9 @@ import click
 
 from reprokit.model.resumption import PartSaid, ResumeFinding
 from reprokit.printable import listed, printable
+from reprokit.questions.state_answers import VARIABLES
 
-NAMED = 3  # names of a part
+NAMED, NAMED_VARIABLES = 3, 12  # names of a part, and of the script's variables if none is proved to be missing
 WORDS = {
     "parameters": "the parameters of the model",
     "buffers": "the buffers of the model",
@@ -20,6 +21,7 @@ WORDS = {
     "scaler": "the loss scaler",
     "gradients": "the gradients accumulated so far",
     "module-settings": "numbers and flags that its modules keep",
+    VARIABLES: "variables of the script",
     "loader-generator": "the data loader's generator",
     "metrics": "the metrics of the epoch under way",
     "data": "the position in the data, or their order",
@@ -48,7 +50,7 @@ def lines(finding: ResumeFinding) -> Iterator[str]:
     yield f"  files that it was resumed on: {listed(finding.files, NAMED)}"
     if finding.first is not None:
         yield f"  the first step that differs: {finding.first.step:,}, by its {finding.first.quantity}"
-    yield from (_part(part) for part in finding.parts)
+    yield from (_part(part, is_proved=finding.proved) for part in finding.parts)
     yield from (f"  note: {note}" for note in finding.notes)
     if finding.runs:
         yield f"  runs: {finding.runs['whole'].rpartition('/')[0]}"
@@ -76,7 +78,8 @@ def verdict(finding: ResumeFinding) -> str:
     )
 
 
-def _part(part: PartSaid) -> str:
-    idle = "; nothing draws from it" if part.idle else ""
-    names = "" if part.names == [part.part] else f" ({listed(part.names, NAMED)})"
+def _part(part: PartSaid, *, is_proved: bool) -> str:
+    is_open = part.part == VARIABLES and not is_proved
+    names = "" if part.names == [part.part] else f" ({listed(part.names, NAMED_VARIABLES if is_open else NAMED)})"
+    idle = "; nothing draws from it" if part.idle else "; not proved to matter" if is_open else ""
     return f"  differs at the start of step {part.step:,}: {words_of(part.part)}{names}{idle}"

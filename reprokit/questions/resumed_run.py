@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from reprokit import trails
@@ -11,6 +11,7 @@ from reprokit.model.resumption import FirstDifference, PartSaid
 from reprokit.printable import listed
 from reprokit.questions import state_answers
 from reprokit.questions.state_answers import (
+    BOUNDED,
     DATA,
     GENERATORS,
     GRADIENTS,
@@ -19,6 +20,7 @@ from reprokit.questions.state_answers import (
     MODULES,
     PARTS,
     SETTINGS,
+    VARIABLES,
     PartDifference,
 )
 from reprokit.rundir import RunDirectory
@@ -171,7 +173,8 @@ class ResumeOutcome:
         # Gradients from before the first call are a cause where those of the step differ, but not what they come from.
         has_own_cause = not (self.is_within_step or set(OF_CALLS).isdisjoint(quantities))
         is_accumulated = "gradients" in quantities and not has_own_cause
-        latent_causes = {LOADER: DATA in names, GRADIENTS: is_accumulated, MODULES: bool(quantities)}
+        latent_causes = {LOADER: DATA in names, GRADIENTS: is_accumulated}
+        latent_causes.update({part: bool(quantities) for part in (MODULES, VARIABLES)})
         names |= {part.part for part in self.parts if part.step <= first and latent_causes.get(part.part)}
         return [part for part in PARTS if part in names]
 
@@ -208,14 +211,24 @@ class ResumeOutcome:
         )
 
     @property
-    def described_parts(self) -> list[PartSaid]:
-        """Return the differing parts, with steps of the whole run."""
-        candidates = self.candidates
+    def has_unread_variables(self) -> bool:
+        """Whether the script has more variables than are read."""
+        states = [state for series in self.whole.states.values() for state in series.states.values()]
+        return any(BOUNDED in state.get(VARIABLES, {}) for state in states)
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The names of the script's variables that differ."""
+        return next((part.names for part in self.parts if part.part == VARIABLES), ())
+
+    def described_parts(self, variables: Collection[str] | None = None) -> list[PartSaid]:
+        """Return the differing parts, with steps of the whole run; of the script's variables only these, if any."""
+        candidates = [part for part in self.candidates if part != VARIABLES or variables is None or variables]
         return [
             PartSaid(
                 part=difference.part,
                 step=difference.step + self.whole.offset,
-                names=list(difference.names[:MAX_NAMES]),
+                names=difference.described(variables if difference.part == VARIABLES else None)[:MAX_NAMES],
                 idle=difference.is_idle,
             )
             for difference in self.parts

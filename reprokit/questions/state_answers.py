@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -16,14 +17,17 @@ MAX_BYTES = 256 << 20
 PARAMETERS, BUFFERS, OTHERS = "parameters", "buffers", "other-models"
 OPTIMIZER, SETTINGS, SCHEDULE, SCALER = "optimizer", "settings", "schedule", "scaler"
 METRICS, LOADER, DATA = "metrics", "loader-generator", "data"
-GRADIENTS, MODULES = "gradients", "module-settings"
+GRADIENTS, MODULES, VARIABLES = "gradients", "module-settings", "variables"
+BOUNDED = "further-variables"  # among the names of variables: others were not read
 GENERATORS = {"torch": "PyTorch generator", "python": "Python generator", "numpy": "NumPy generator"}
 OF_TENSORFLOW = ("seed generators of Keras", "TensorFlow generator")
 RANDOM = (*GENERATORS.values(), "GPU generators", *OF_TENSORFLOW, LOADER)
 PARTS = (  # causes before effects
-    PARAMETERS, BUFFERS, OTHERS, METRICS, OPTIMIZER, SETTINGS, SCHEDULE, SCALER, GRADIENTS, MODULES, *RANDOM, DATA
+    PARAMETERS, BUFFERS, OTHERS, METRICS, OPTIMIZER, SETTINGS, SCHEDULE, SCALER, GRADIENTS, MODULES, *RANDOM,
+    VARIABLES, DATA,
 )  # fmt: skip
-LATENT = frozenset({LOADER, GRADIENTS, MODULES})  # these may differ without effect: only a step that differs shows one
+# These may differ without effect: only a step that differs shows one.
+LATENT = frozenset({LOADER, GRADIENTS, MODULES, VARIABLES})
 
 ALL = "*"  # the name of one digest for all of a part
 
@@ -59,6 +63,20 @@ class PartDifference:
     step: int  # of the resumed run: the first at which it differs
     names: tuple[str, ...]
     is_idle: bool = False  # a generator that no step draws from
+    sides: tuple[Entries, Entries] = ({}, {})  # of the whole run, and of the resumed one
+
+    def described(self, names: Collection[str] | None = None) -> list[str]:
+        """Return these names, or all, with both values of numbers."""
+        chosen = [name for name in self.names if names is None or name in names]
+        if self.part not in (MODULES, VARIABLES):
+            return chosen
+        whole, here = self.sides
+        chosen.sort(key=lambda name: name not in here)  # what a loop leaves behind comes last
+        values = [(name, whole.get(name), here.get(name)) for name in chosen]
+        return [
+            name if str(left).startswith("#") else f"{name}: {left} in the whole training, {_shown(right)} here"
+            for name, left, right in values
+        ]
 
 
 def read(run: RunDirectory) -> tuple[dict[str, StateSeries], list[str]]:
@@ -120,11 +138,12 @@ def differences(
                 names = _differing(part, left[step + offset][part], right[step][part])
                 if names and part not in differing:
                     values = [
-                        {repr(side[other_step][part]) for other_step in sides}
+                        {repr(side[other_step].get(part)) for other_step in sides}
                         for side, sides in ((left, [other_step + offset for other_step in steps]), (right, steps))
                     ]
                     is_idle = part in RANDOM and len(steps) > 1 and all(len(distinct) == 1 for distinct in values)
-                    differing[part] = PartDifference(part, step, tuple(names), is_idle)
+                    both = left[step + offset][part], right[step][part]
+                    differing[part] = PartDifference(part, step, tuple(names), is_idle, both)
     return [differing[part] for part in PARTS if part in differing]
 
 
@@ -133,10 +152,20 @@ def _differing(part: str, left: Entries, right: Entries) -> list[str]:
     if ALL in left:
         together = hashlib.sha256(" ".join(right.values()).encode()).hexdigest()
         return [] if together.startswith(left[ALL]) else [ALL]
-    if part != OTHERS and len(left) == len(right):
+    if part not in (OTHERS, VARIABLES) and len(left) == len(right):
         right = dict(zip(left, right.values(), strict=True)) if left.keys() != right.keys() else right
     names = left.keys() & right.keys() if part == OTHERS else left.keys() | right.keys()
-    differing = sorted(name for name in names if left.get(name) != right.get(name))
-    if part == MODULES:
-        return [f"{name}: {left.get(name)} in the whole training, {right.get(name)} here" for name in differing]
-    return differing
+    if part == VARIABLES:  # what only the resumed script has, it does not lack
+        names = left.keys() - {BOUNDED}
+    return sorted(name for name in names if left.get(name) != right.get(name))
+
+
+def variable_of(name: str) -> str:
+    """Return the variable or attribute that a value is in: `e.py: a.b in f()` of `e.py: a.b[0].c in f()`."""
+    head, _, rest = name.partition(": ")
+    variable, function = re.split(r"\[| ", rest)[0], re.search(r" in \S+\(\)$", rest)
+    return f"{head}: {variable}{function[0] if function else ''}"
+
+
+def _shown(value: str | None) -> str:
+    return "another value" if str(value).startswith("#") else "unset" if value is None else value

@@ -149,35 +149,68 @@ def test_a_long_training_is_not_resumed_to_its_end_where_it_differs_at_once(tmp_
     assert list(finding["runs"]) == ["whole", "interrupted", "resumed", "whole-asked", "trial-1"]
 
 
-@pytest.mark.slow
+def of_script(finding: dict[str, Any]) -> list[str]:
+    """Return the variables of the script that a finding names."""
+    return [name for part in finding["parts"] if part["part"] == "variables" for name in part["names"]]
+
+
 @pytest.mark.parametrize(
-    ("counted", "lines"),
+    "counted", [pytest.param("weight", marks=pytest.mark.slow), pytest.param("rate", marks=pytest.mark.extended)]
+)
+def test_what_the_script_counts_itself_is_named_and_proved(tmp_path: Path, counted: str) -> None:
+    finding = found(resume(tmp_path, "pytorch_resumed_counts.py", counted, options=("--at", "20")), 1)
+    assert (finding["resumed_at"], finding["missing"], finding["proved"]) == (16, ["variables"], True)
+    assert of_script(finding) == ["train.py: steps: 17 in the whole training, 1 here"]
+
+
+@pytest.mark.slow
+def test_a_training_that_ends_elsewhere_lacks_what_decides_its_end(tmp_path: Path) -> None:
+    """All steps that both took are equal, so that a trial counts only if it ends where the whole training does."""
+    finding = found(resume(tmp_path, "pytorch_resumed_counts.py", "patience", options=("--at", "20")), 1)
+    assert (finding["resumed_at"], finding["compared"], finding["window"]) == (16, 24, 24)
+    assert (finding["missing"], finding["proved"]) == (["variables"], True)
+    assert of_script(finding) == ["train.py: steps: 17 in the whole training, 1 here"]
+
+
+@pytest.mark.slow
+def test_where_it_shows_is_said_of_what_cannot_be_put_in(tmp_path: Path) -> None:
+    """The loop goes on with its own numbers, whatever its variable is set to."""
+    finding = found(resume(tmp_path, "pytorch_resumed_counts.py", "loop", options=("--at", "20")), 1)
+    assert (finding["resumed_at"], finding["missing"], finding["proved"]) == (16, [], False)
+    assert "train.py: number: 17 in the whole training, 1 here" in of_script(finding)
+    notes = "; ".join(finding["notes"])
+    assert "differs by its loss first" in notes
+    assert "the cause is in the forward computation" in notes
+
+
+@pytest.mark.parametrize(
+    ("kind", "missing", "names"),
     [
-        ("weight", ["step 16 differs by its loss first", "the cause is in the forward computation"]),
+        pytest.param("nothing", [], [], marks=pytest.mark.slow),
+        pytest.param("nothing optimizer", ["optimizer"], [], marks=pytest.mark.extended),
         pytest.param(
-            "rate",
-            ["step 16 differs by its parameters first", "leaves other settings: optimizer#0.group0.lr"],
-            marks=pytest.mark.extended,
+            "trainer",
+            ["variables"],
+            ["train.py: trainer.global_step in main(): 16 in the whole training, 0 here"],
+            marks=pytest.mark.slow,
         ),
+        pytest.param("rewards", ["variables"], ["train.py: rewards in main()"], marks=pytest.mark.extended),
+        pytest.param("closure", ["variables"], None, marks=pytest.mark.extended),
+        pytest.param("average", ["variables"], None, marks=pytest.mark.extended),
     ],
 )
-def test_what_the_script_counts_itself_is_not_blamed_on_a_part_but_where_it_shows_is_said(
-    tmp_path: Path, counted: str, lines: list[str]
+def test_variables_of_a_script_are_named_only_if_they_matter(
+    tmp_path: Path, kind: str, missing: list[str], names: list[str] | None
 ) -> None:
-    finding = found(resume(tmp_path, "pytorch_resumed_counts.py", counted, options=("--at", "20")), 1)
-    assert (finding["resumed_at"], finding["missing"], finding["proved"]) == (16, [], False)
-    notes = "; ".join(finding["notes"])
-    for line in lines:
-        assert line in notes
-
-
-@pytest.mark.slow
-def test_a_training_that_ends_elsewhere_lacks_no_part_of_the_state(tmp_path: Path) -> None:
-    """All steps that both took are equal, so that any part put in would seem to prove something."""
-    finding = found(resume(tmp_path, "pytorch_resumed_counts.py", "patience", options=("--at", "20")), 1)
-    assert (finding["resumed_at"], finding["compared"], finding["trials"]) == (16, 24, 0)
-    assert (finding["missing"], finding["proved"]) == ([], False)
-    assert "the whole training takes 40 steps and the resumed one ends at step 56" in finding["notes"][0]
+    finding = found(
+        resume(tmp_path, "pytorch_resumed_variables.py", *kind.split(), options=("--at", "20")), len(missing)
+    )
+    assert (finding["resumed_at"], finding["missing"], finding["proved"]) == (16, missing, bool(missing))
+    recorded = (tmp_path / "runs" / "whole" / "answers" / "state.jsonl").read_text()
+    assert '"parameters"' in recorded
+    assert '"variables"' not in recorded, "the recorded run reads no variables"
+    words = {"closure": "anneal.temperature", "average": "average.shadow"}.get(kind)
+    assert of_script(finding) == names if names is not None else all(str(words) in name for name in of_script(finding))
 
 
 @pytest.mark.extended

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.questions.test_resume import GENERATORS, found, resume
+from tests.questions.test_resume import GENERATORS, found, of_script, resume
 
 ROOT = Path(__file__).parents[2]
 TRAINERS = Path(os.environ.get("REPROKIT_TRAINERS_PYTHON") or ROOT / ".venv-trainers" / "bin" / "python")
@@ -84,6 +84,13 @@ def test_loops_whose_functions_update_nothing_are_answered(
     finding = found(done, 1 if missing else 0)
     assert (finding["missing"], finding["proved"]) == (missing, bool(missing))
     assert (finding["resumed_at"], finding["is_found"], finding["notes"]) == (12, True, [])
+
+
+@pytest.mark.extended
+def test_a_tensor_that_an_eager_tensorflow_loop_keeps_is_named_and_proved(tmp_path: Path) -> None:
+    finding = found(resume(tmp_path, "tensorflow_resumed_eagerly.py", "scale", options=("--at", "15")), 1)
+    assert (finding["missing"], finding["proved"], finding["resumed_at"]) == (["variables"], True, 12)
+    assert of_script(finding) == ["train.py: scale: 0.28242942690849304 in the whole training, 1.0 here"]
 
 
 @pytest.mark.extended

@@ -1,7 +1,7 @@
 """Trains by a loop that updates eagerly, and saves each epoch.
 
 Arguments: parts that the checkpoint leaves out ("optimizer", "schedule", "seeds", "position"), and "gradients" or
-"forward" where a function computes these.
+"forward" where a function computes these. "scale": a tensor that the script lowers scales the gradients.
 """
 
 import os
@@ -53,10 +53,14 @@ if "forward" in LEFT_OUT:
     losses = tf.function(losses)
 if "gradients" in LEFT_OUT:
     gradients_of = tf.function(gradients_of)
+scale = tf.constant(1.0)
 while epoch < EPOCHS:
     samples = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(SAMPLES, seed=int(epoch.numpy()))
     for batch, truth in samples.batch(BATCH):
         gradients = gradients_of(batch, truth)
+        if "scale" in LEFT_OUT:
+            gradients = [scale * gradient for gradient in gradients]
+            scale = 0.9 * scale
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
     optimizer.learning_rate.assign(optimizer.learning_rate * 0.9)
     epoch.assign_add(1)

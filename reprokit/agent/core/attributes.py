@@ -40,7 +40,7 @@ def own_attributes(value: Any) -> dict[str, Any]:
         return {}
     attributes = {name: _slot_value(slot, value) for name, slot in _slots(type(value))}
     attributes = {name: part for name, part in attributes.items() if part is not NotImplemented}
-    own = _dictionary(value)
+    own = dictionary_of(value)
     if own is not None and len(own) <= MAX_ATTRIBUTES and "_parameters" not in own:  # not a torch.nn.Module
         attributes.update(own)
     return attributes
@@ -52,12 +52,13 @@ def set_own_attribute(value: Any, name: str, new: Any) -> None:
         if slot_name == name:
             slot.__set__(value, new)
             return
-    own = _dictionary(value)
+    own = dictionary_of(value)
     if own is not None:
         own[name] = new
 
 
-def _dictionary(value: Any) -> dict[str, Any] | None:
+def dictionary_of(value: Any) -> dict[str, Any] | None:
+    """Return an object's ``__dict__``, read without its class; None if it has none."""
     try:
         own = object.__getattribute__(value, "__dict__")
     except (AttributeError, TypeError):

@@ -24,7 +24,8 @@ def size_of(tensor: Any) -> int:
     return tensor.numel() * tensor.element_size()  # type: ignore[no-any-return]
 
 
-def _storage(tensor: Any) -> Any:
+def storage_of(tensor: Any) -> Any:
+    """Return the storage of a tensor, which views of it share."""
     return tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
 
 
@@ -120,7 +121,7 @@ class TrackedTensors:
     def _address(self, position: int, parameter: Any, referenced: list[Any]) -> int:
         size = self.sizes[position]
         if self._readable[position] and parameter.is_contiguous() and size_of(parameter) == size and parameter.is_cpu:
-            self._storages[position] = _storage(parameter)
+            self._storages[position] = storage_of(parameter)
             self._addresses[position] = address = parameter.data_ptr()
             return address  # type: ignore[no-any-return]
         copy = self._copy(parameter, size) if self._readable[position] else None

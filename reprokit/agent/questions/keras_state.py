@@ -6,10 +6,12 @@ It consists of the variables of model, metrics and optimizer, of random generato
 from __future__ import annotations
 
 import atexit
+import functools
 import itertools
 import sys
 import weakref
 
+from ..capture import trees
 from ..capture.random_states import RandomStates, put_back
 from ..capture.tensorflow_restore import restore_eager_seed, restore_variables, value_of
 from ..capture.tensorflow_state import (
@@ -25,8 +27,22 @@ from ..tensorflow import private_api
 from ..tensorflow.state import OptimizerStep, optimizer_variables
 from ..tensorflow.tensors import entry, name_of
 from ..tensorflow.trail import seed_states
+from .script_variables import VariableReader, VariableSetter
 from .tensorflow_loops import step_of_loop
-from .training_state import BUFFERS, DATA, OPTIMIZER, PARAMETERS, SCALER, SETTINGS, StateAnswers, shorten, state_digest
+from .tensorflow_variables import TensorflowVariables
+from .training_state import (
+    BUFFERS,
+    DATA,
+    OPTIMIZER,
+    PARAMETERS,
+    SCALER,
+    SETTINGS,
+    VARIABLES,
+    StateAnswers,
+    shorten,
+    state_digest,
+    text_digest,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -118,7 +134,14 @@ class KerasState:
         self._random.keep()
         states = {EAGER: eager_state(), **{GENERATORS[name]: value for name, value in self._random.kept().items()}}
         digests.update({part: {part: state_digest(state)} for part, state in states.items() if state is not None})
+        if self._answers.is_first and not self._answers.every:
+            reader = self._variable_reader(step)
+            digests[VARIABLES] = self._answers.attempt(VARIABLES, reader.texts, sys._getframe(), text_digest) or {}
         return digests
+
+    def _variable_reader(self, step: OptimizerStep) -> VariableReader:
+        access = TensorflowVariables(itertools.chain(*variables_of(step).values()))
+        return VariableReader(access, [step.optimizer])
 
     def _save(self, step: OptimizerStep) -> None:
         collector = TensorCollector()
@@ -128,7 +151,10 @@ class KerasState:
         }
         self._random.keep()
         random = take_random(collector, {**self._random.kept(), "eager": eager_state()}, {}, [])
-        self._answers.save("state", {"variables": variables, "random": random}, collector.parts)
+        rows = self._answers.attempt(VARIABLES, self._variable_reader(step).read, sys._getframe()) or []
+        put = functools.partial(collector.value, VARIABLES)
+        own = [[head, tail, trees.with_leaves(node, put)] for head, tail, node in rows]
+        self._answers.save("state", {"variables": variables, "random": random, "script": own}, collector.parts)
 
     def _restore(self, snapshot: Any, step: OptimizerStep) -> None:
         """Restore the parts of the state that the question names."""
@@ -144,6 +170,10 @@ class KerasState:
         )
         if EAGER in parts:
             attempt(EAGER, lambda: restore_eager_seed(value_of(snapshot, nodes["tensorflow"], has_arrays=True)))
+        if VARIABLES in parts:
+            access = TensorflowVariables(itertools.chain(*variables_of(step).values()), snapshot)
+            setter = VariableSetter(access, self._answers.variables)
+            attempt(VARIABLES, setter.restore, snapshot.header["script"], sys._getframe())
 
 
 def variables_of(step: OptimizerStep) -> dict[str, list[Any]]:

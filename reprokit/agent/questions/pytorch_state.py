@@ -13,8 +13,10 @@ from ..core.live_objects import LiveObjects
 from ..core.patching import replace
 from ..pytorch import private_api
 from ..pytorch.state import entries_of, named_tensors, parts_of
-from ..pytorch.tensors import entry
+from ..pytorch.tensors import entry, is_tensor
 from .pytorch_batches import BatchStream
+from .pytorch_variables import TorchVariables
+from .script_variables import VariableReader, VariableSetter
 from .training_state import (
     BUFFERS,
     GRADIENTS,
@@ -23,9 +25,11 @@ from .training_state import (
     PARAMETERS,
     SCALER,
     SETTINGS,
+    VARIABLES,
     StateAnswers,
     shorten,
     state_digest,
+    text_digest,
 )
 
 TYPE_CHECKING = False
@@ -62,6 +66,7 @@ class PytorchState:
         self._at_update: Any = None
         self._at_loader: Any = None
         self._at_batch: Any = None
+        self._variables_at_batch: list[Any] | None = None
         self._loader_generator: Any = None  # of the loader that began last, if it has its own generator
         self._batches = BatchStream(answers)
         self._model_calls = 0  # of the current step
@@ -134,8 +139,10 @@ class PytorchState:
         file = answers.snapshot_to_restore("state") if self._batches.is_at_first else None
         if file is not None:
             self._restore_generators(file, "random_at_batch")
+            self._restore_variables(file, f"{VARIABLES}_at_batch")
         if answers.saves_state:
             self._at_batch = self._states()
+            self._variables_at_batch = answers.attempt(VARIABLES, self._read_variables, True)
 
     def _states(self) -> Any:
         """Return a function that gives the current states of generators, and the state of the loader's own."""
@@ -171,6 +178,7 @@ class PytorchState:
         is_within = answers.is_first and 0 < answers.calls < self._model_calls
         self._due_call = 1 + (self._model_calls - answers.calls if is_within else 0)
         self._model_calls, self._at_loader, self._at_batch = 0, None, None
+        self._variables_at_batch = None
         self._at_update = self._states() if answers.is_first and answers.saves_state else None
         self._batches.updated()
 
@@ -234,6 +242,9 @@ class PytorchState:
                 gradients = {name: parameter.grad for name, parameter in models[0].items()}
                 digests[GRADIENTS] = {n: "" if t is None else _digest(t) for n, t in gradients.items()}
                 digests[MODULES] = {name: repr(value)[:16] for name, value in self._module_settings().items()}
+            if self._answers.is_first and not self._answers.every:
+                reader = self._variable_reader()
+                digests[VARIABLES] = self._answers.attempt(VARIABLES, reader.texts, sys._getframe(), text_digest) or {}
             digests.update({part: {} for part in (OPTIMIZER, SETTINGS, SCHEDULE, SCALER)})
             for number, optimizer in enumerate(self._optimizers):
                 for key, value in _settings(number, optimizer):
@@ -250,6 +261,25 @@ class PytorchState:
         if self._loader_generator is not None:
             digests[LOADER] = {LOADER: state_digest(self._loader_generator.get_state())}
         return digests
+
+    def _other_parts(self) -> list[Any]:
+        """Return the tensors of other parts of the state."""
+        *models, _ = self._tensors()
+        parameters = list(models[0].values())
+        states = [
+            state for optimizer in self._optimizers for state in optimizer.state.values() if isinstance(state, dict)
+        ]
+        moments = [value for state in states for value in state.values() if is_tensor(value)]
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        return [*parameters, *models[1].values(), *models[2].values(), *gradients, *moments]
+
+    def _variable_reader(self, copies: bool = False) -> VariableReader:
+        owners = [*self._optimizers, *self._schedules, *self._scalers]
+        return VariableReader(TorchVariables(self._other_parts(), copies=copies), owners)
+
+    def _read_variables(self, copies: bool = False) -> list[Any]:
+        with self._torch.no_grad(), private_api.without_overrides(self._torch):
+            return self._variable_reader(copies).read(sys._getframe())
 
     # Saving and restoring
 
@@ -283,6 +313,10 @@ class PytorchState:
                 states, state = recorded
                 header[moment] = torch_state.take_random(tensors, states(), moment)
                 header[f"{LOADER} {moment}"] = None if state is None else tensors.pack(f"{LOADER} {moment}", state)
+        moments_of_variables = {VARIABLES: self._answers.attempt(VARIABLES, self._read_variables)}
+        moments_of_variables[f"{VARIABLES}_at_batch"] = self._variables_at_batch
+        for moment, rows in moments_of_variables.items():
+            header[moment] = [[head, tail, tensors.fill(moment, node)] for head, tail, node in rows or []]
         self._answers.save("state", header, tensors.parts)
 
     def _restore(self, file: Any) -> None:
@@ -306,6 +340,7 @@ class PytorchState:
             for owner, saved in zip(objects, saved_states) if part in parts else ():
                 attempt(part, torch_state.put_stateful, owner, saved, reader)
         self._restore_generators(file, "random")
+        self._restore_variables(file, VARIABLES)
 
     def _restore_tensors(self, named: NamedTensors, keys: dict[str, str], reader: torch_state.SnapshotReader) -> None:
         with self._torch.no_grad():
@@ -337,6 +372,13 @@ class PytorchState:
         if OPTIMIZER not in parts:
             optimizer.state.clear()
             optimizer.state.update(state)
+
+    def _restore_variables(self, file: Any, moment: str) -> None:
+        if VARIABLES in self._answers.parts:
+            reader = torch_state.SnapshotReader(self._torch, file.tensors)
+            setter = VariableSetter(TorchVariables(self._other_parts(), reader), self._answers.variables)
+            with self._torch.no_grad():
+                self._answers.attempt(VARIABLES, setter.restore, file.header[moment], sys._getframe())
 
     def _restore_generators(self, file: Any, moment: str) -> None:
         header, reader, parts = file.header, torch_state.SnapshotReader(self._torch, file.tensors), self._answers.parts

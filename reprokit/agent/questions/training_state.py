@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PARAMETERS, BUFFERS, DATA = "parameters", "buffers", "data"
 OPTIMIZER, SETTINGS, SCALER = "optimizer", "settings", "scaler"
-GRADIENTS, MODULES = "gradients", "module-settings"
+GRADIENTS, MODULES, VARIABLES = "gradients", "module-settings", "variables"
 ALL = "*"  # the name of one digest for all tensors and values of a part
 LOGGED = 16  # number of steps whose state is logged, at either end of the question's steps
 FILE = "state.jsonl"
@@ -86,6 +86,7 @@ class StateAnswers:
         self.every: int = asked["every"]
         self.saves_state: bool = asked["keeps"]
         self.parts = frozenset(asked["parts"])
+        self.variables = frozenset(asked["variables"])
         self.fetched: Mapping[str, int] = asked["fetched"]
         self.calls: int = asked["calls"]
         self._agent, self._restore_from = agent, asked["put"]

@@ -1,0 +1,469 @@
+"""Reads the variables that a script keeps itself, and sets them: of its modules, running functions and objects.
+
+A variable becomes a tree of nodes as in capture/trees.py, whose leaves have the names that the script gives them. Only
+values of the script's own code are read: plain values, tensors and arrays, in containers, objects and closures.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from functools import partial
+from types import FunctionType, GeneratorType, MethodType, ModuleType
+
+from ..capture import trees
+from ..capture.variables import set_variables, user_functions
+from ..core.attributes import class_name, dictionary_of, own_attributes, set_own_attribute
+from ..core.live_objects import instances
+from ..core.signal_errors import pass_on
+from ..core.user_frames import installed_package, is_users, variables_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+    from types import FrameType
+    from typing import Any, Protocol
+
+    from ..capture.trees import Node
+
+    class TensorAccess(Protocol):
+        """Reads and writes the tensors and arrays of a framework."""
+
+        def is_tensor(self, value: Any) -> bool:
+            """Return whether a value is a tensor or an array."""
+
+        def is_left_out(self, value: Any) -> bool:
+            """Return whether a tensor belongs to another part of the state, as a parameter does, or is unreadable."""
+
+        def size(self, value: Any) -> int:
+            """Return how many bytes a tensor has."""
+
+        def leaf(self, value: Any) -> Node | None:
+            """Return a node with the tensor itself in it; None for other values."""
+
+        def node(self, value: Any) -> Node:
+            """Return the node of a tensor, with what is needed to make one like it."""
+
+        def text(self, node: Node) -> str:
+            """Return the number in a tensor of one element; the digest of others."""
+
+        def restore(self, node: Node, own: Any) -> Any:
+            """Return a saved tensor or plain value: the script's own tensor where that can be overwritten."""
+
+    Assign = Callable[[str, Any], object]
+
+
+MAX_DEPTH = 6
+MAX_VALUES = 5000
+MAX_ITEMS = 1000  # of a container whose values are not all plain
+MAX_PLAIN = 100_000  # items of a container of plain values
+MAX_TEXT = 1000
+MAX_BYTES = 256 << 20
+MAX_SHOWN = 30  # characters of a number
+BOUNDED = "further-variables"  # the name of what was left out for these bounds
+MISSING = object()
+_PLAIN_TYPES = frozenset([type(None), bool, int, float, complex, str])
+_NUMBERS = frozenset([bool, int, float])
+_PLAIN_NODES = frozenset(["none", "bool", "integer", "float", "complex", "text"])
+_SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "deque": deque}
+_NAMESPACES = (("argparse", "Namespace"), ("types", "SimpleNamespace"))
+_OPTIMIZED = 1  # CO_OPTIMIZED: a function's code; the variables of other frames are those of a module or class
+
+
+class VariableScope:
+    """The variables of a module or of a running function, and how one is set."""
+
+    def __init__(self, file: str, function: str, variables: Mapping[str, Any], assign: Assign | None) -> None:
+        self._head, self._tail = f"{_label(file)}: ", f" in {function}()" if function else ""
+        self.variables, self.assign = variables, assign
+
+    def rows(self) -> Iterator[tuple[str, str, str]]:
+        """Yield name, head and tail of each variable: an object that a method calls self is named by its class."""
+        for name, value in list(self.variables.items()):
+            if name == "self":
+                yield name, f"{self._head}{type(value).__name__}", ""
+            elif name[:2] != "__" and name != "_" and not isinstance(value, ModuleType):
+                yield name, self._head + name, self._tail
+
+    def name_of(self, head: str, tail: str) -> str:
+        """Return the name of a variable that this scope may have; an empty text if its names look different."""
+        name = head[len(self._head) :]
+        is_own = tail == self._tail and head.startswith(self._head) and name.isidentifier()
+        return name if is_own and self.assign is not None else ""
+
+
+def scopes(frame: FrameType | None) -> Iterator[VariableScope]:
+    """Yield the scopes of the script: its modules, the functions that led to this frame, and the rest of its objects.
+
+    An object that only a library refers to, as a callback, is found if it is the only one of its class.
+    """
+    names = sorted(filter(_is_of_script, list(sys.modules)), key=lambda name: name != "__main__")
+    own_modules = {name: _module(name) for name in names}
+    for variables in own_modules.values():
+        yield VariableScope(_file(variables), "", variables, variables.__setitem__)
+    for function in reversed(list(user_functions(frame))):
+        code = function.f_code
+        if code.co_flags & _OPTIMIZED:
+            variables = variables_of(function)
+            yield VariableScope(code.co_filename, code.co_name, variables, partial(_set_local, function))
+    values = [value for variables in own_modules.values() for value in list(variables.values())]
+    classes = {value for value in values if isinstance(value, type)}
+    by_class: dict[type, list[Any]] = {}
+    for instance in instances(*[kind for kind in classes if _is_of_script(kind.__module__)]):
+        by_class.setdefault(type(instance), []).append(instance)
+    for kind in sorted(by_class, key=lambda kind: (kind.__module__, kind.__qualname__)):
+        if len(by_class[kind]) == 1:
+            yield VariableScope(_file(_module(kind.__module__)), "", {"self": by_class[kind][0]}, None)
+
+
+def _set_local(function: FrameType, name: str, value: Any) -> None:
+    set_variables(function, {name: value})
+
+
+def _module(name: str) -> dict[str, Any]:
+    """Return the variables of a module. Asking it for an attribute could load it, if it is a lazy one."""
+    return dictionary_of(sys.modules.get(name)) or {}
+
+
+def _file(variables: Mapping[str, Any]) -> str:
+    return str(variables.get("__file__") or "script")
+
+
+def _label(file: str) -> str:
+    """Return a script's path from the main script's directory, or its name."""
+    main = os.path.dirname(os.path.abspath(_file(_module("__main__"))))
+    path = os.path.abspath(file)
+    return path[len(main) + 1 :] if path.startswith(main + "/") else os.path.basename(file)
+
+
+def _is_of_script(name: str) -> bool:
+    """Return whether a module is the script's own."""
+    variables = _module(name)
+    file = variables.get("__file__")
+    if name == "__main__":
+        return not file or is_users(str(file))
+    return bool(file) and variables.get("__spec__") is not None and is_users(str(file))
+
+
+def _fields(value: Any) -> dict[str, Any] | None:
+    """Return the attributes of an object of the script's code, or the variables of its closure or generator."""
+    kind = type(value)
+    if kind is MethodType:
+        return {"__self__": value.__self__}
+    if kind is FunctionType:
+        return _cells(value) if is_users(value.__code__.co_filename) else None
+    if kind is GeneratorType:
+        is_own = value.gi_frame is not None and is_users(value.gi_code.co_filename)
+        return variables_of(value.gi_frame) if is_own else None
+    if isinstance(value, type):
+        attributes = vars(value) if _is_of_script(value.__module__) and not hasattr(value, "__members__") else {}
+        return {
+            name: part for name, part in attributes.items() if name[:2] != "__" and not hasattr(type(part), "__get__")
+        }
+    is_own = _is_of_script(kind.__module__) or (kind.__module__, kind.__name__) in _NAMESPACES
+    own = dictionary_of(value) or {}
+    children = own.get("_modules") if "_parameters" in own else None  # of a torch.nn.Module
+    if not is_own or hasattr(kind, "__members__"):
+        return children
+    attributes = own_attributes(value) if children is None else own
+    if any(installed_package(_file(_module(base.__module__))) for base in kind.__mro__):
+        # The library keeps attributes, too; a module's numbers are another part of the state.
+        names = [
+            name for name, part in attributes.items() if name[:1] != "_" and not (children and type(part) in _NUMBERS)
+        ]
+        attributes = {name: attributes[name] for name in names}
+    return {**attributes, **(children or {})}
+
+
+def _cells(function: FunctionType) -> dict[str, Any]:
+    values = dict(vars(function))
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        try:
+            values[name] = cell.cell_contents
+        except ValueError:  # it is empty
+            continue
+    return values
+
+
+def _set_field(owner: Any, name: str, value: Any) -> None:
+    frame = owner.gi_frame if isinstance(owner, GeneratorType) else None
+    if frame is not None:
+        set_variables(frame, {name: value})
+    elif isinstance(owner, FunctionType) and name in owner.__code__.co_freevars:
+        (owner.__closure__ or ())[owner.__code__.co_freevars.index(name)].cell_contents = value
+    elif isinstance(owner, type):
+        type.__setattr__(owner, name, value)
+    else:
+        set_own_attribute(owner, name, value)
+
+
+def _generator_state(value: Any) -> Any:
+    """Return the state of a random generator of the script's own; None if it is none."""
+    kind = type(value)
+    family = (kind.__module__.partition(".")[0], kind.__name__)
+    if family == ("random", "Random"):
+        return value.getstate()
+    if family == ("numpy", "Generator"):
+        return value.bit_generator.state
+    if family in (("numpy", "RandomState"), ("torch", "Generator")):
+        return value.get_state()
+    return None
+
+
+def _set_generator(own: Any, state: Any) -> None:
+    if hasattr(own, "bit_generator"):
+        own.bit_generator.state = state
+    elif hasattr(own, "setstate"):
+        own.setstate((state[0], tuple(state[1]), state[2]))
+    else:
+        own.set_state(state)
+
+
+class VariableReader:
+    """Makes nodes of the script's variables, each object once."""
+
+    def __init__(self, access: TensorAccess, other_parts: Iterable[Any]) -> None:
+        self._access = access
+        self._seen: dict[int, Any] = {id(part): part for part in other_parts}  # keeps them, so that ids stay unique
+        self._values = self._bytes = 0
+        self.is_bounded = False
+
+    def read(self, frame: FrameType | None) -> list[list[Any]]:
+        """Return head, tail and node of each variable."""
+        rows = []
+        for scope in scopes(frame):
+            for name, head, tail in scope.rows():
+                try:
+                    node = self._node(scope.variables[name], 0)
+                except Exception as error:  # of an object that is not what it seems
+                    pass_on(error)
+                    continue
+                if node is not None:
+                    rows.append([head, tail, node])
+        return rows
+
+    def texts(self, frame: FrameType | None, digest: Callable[[str], str]) -> dict[str, str]:
+        """Return the values of variables by name: numbers as they are, digests of others."""
+        named: dict[str, str] = {}
+        for head, tail, root in self.read(frame):
+            for name, node in leaves(head, tail, root):
+                if "left_out" not in node:
+                    named.setdefault(name, _text(node, self._access, digest))
+        return {**named, BOUNDED: ""} if self.is_bounded else named
+
+    def _node(self, value: Any, depth: int) -> Node | None:
+        kind = type(value)
+        if kind in _PLAIN_TYPES:
+            return self._counted(None if kind is str and len(value) > MAX_TEXT else trees.pack(value, lambda _: None))
+        if id(value) in self._seen:
+            return None
+        self._seen[id(value)] = value
+        if self._access.is_tensor(value):
+            return self._tensor(value)
+        state = _generator_state(value)
+        if state is not None:
+            return self._counted({"state": trees.pack(state, self._access.leaf)})
+        return self._branch(value, depth)
+
+    def _counted(self, node: Node | None) -> Node | None:
+        self._values += node is not None
+        if self._values <= MAX_VALUES:
+            return node
+        self.is_bounded = True
+        return None
+
+    def _tensor(self, value: Any) -> Node | None:
+        if self._access.is_left_out(value):
+            return None
+        size = self._access.size(value)
+        if self._bytes + size > MAX_BYTES:
+            self.is_bounded = True
+            return None
+        self._bytes += size
+        return self._counted(self._access.node(value))
+
+    def _branch(self, value: Any, depth: int) -> Node | None:
+        """Return the node of a container or object; None for those of libraries."""
+        if isinstance(value, dict):
+            return self._mapping(dict(dict.items(value)), depth)
+        if isinstance(value, (set, frozenset)):
+            items = sorted(value, key=repr) if self._is_plain(value) else ()
+            node: Node = {"set": [trees.pack(item, lambda _: None) for item in items]}
+            return self._counted(node) if len(items) == len(value) else None
+        for name, kind in _SEQUENCES.items():
+            if isinstance(value, kind):
+                return self._sequence(name, list(kind.__iter__(value)), depth)
+        fields = _fields(value)
+        if not fields or not self._has_room(len(fields), depth):
+            return None
+        pairs = self._pairs(fields, depth)
+        return {"object": [class_name(value), pairs]} if pairs else None
+
+    def _is_plain(self, items: Iterable[Any]) -> bool:
+        return {type(item) for item in items} <= _PLAIN_TYPES
+
+    def _has_room(self, count: int, depth: int, *, is_plain: bool = False) -> bool:
+        has_room = depth < MAX_DEPTH and count <= (MAX_PLAIN if is_plain else MAX_ITEMS)
+        self.is_bounded = self.is_bounded or not has_room
+        return has_room
+
+    def _pairs(self, values: Mapping[Any, Any], depth: int) -> list[Any]:
+        nodes = [[name, self._node(value, depth + 1)] for name, value in list(values.items())]
+        return [pair for pair in nodes if pair[1] is not None]
+
+    def _mapping(self, value: dict[Any, Any], depth: int) -> Node | None:
+        if not self._has_room(len(value), depth):
+            return None
+        if not all(self._is_plain(key if type(key) is tuple else (key,)) for key in value):
+            # Keys such as parameters have no names: by position.
+            return self._sequence("values", list(value.values()), depth)
+        return {"dict": [[trees.pack(key, lambda _: None), self._child(value[key], depth)] for key in list(value)]}
+
+    def _sequence(self, kind: str, items: list[Any], depth: int) -> Node | None:
+        is_plain = self._is_plain(items)
+        if not self._has_room(len(items), depth, is_plain=is_plain):
+            return None
+        if is_plain:
+            return self._counted({kind: [trees.pack(item, lambda _: None) for item in items]})
+        return {kind: [self._child(item, depth) for item in items]}
+
+    def _child(self, value: Any, depth: int) -> Node:
+        return self._node(value, depth + 1) or {"left_out": class_name(value)}
+
+
+def leaves(path: str, tail: str, node: Node) -> Iterator[tuple[str, Node]]:
+    """Yield the values in a node with their names."""
+    children = _children(node)
+    if children is None:
+        yield path + tail, node
+    for label, child in children or ():
+        yield from leaves(path + label, tail, child)
+
+
+def _children(node: Node) -> list[tuple[str, Node]] | None:
+    """Return the children of a node, with what their names add; None if it has no parts with names."""
+    ((kind, content),) = node.items()
+    if kind == "dict" and content:
+        return [(f"[{trees.unpack(key, lambda _: None)!r}]", child) for key, child in content]
+    if kind == "object":
+        return [(f".{name}", child) for name, child in content[1]]
+    if kind in (*_SEQUENCES, "values") and not all(set(child) <= _PLAIN_NODES for child in content):
+        return [(f"[{number}]", child) for number, child in enumerate(content)]
+    return None
+
+
+def _text(node: Node, access: TensorAccess, digest: Callable[[str], str]) -> str:
+    ((kind, _),) = node.items()
+    if kind in _PLAIN_NODES:
+        value = trees.unpack(node, lambda _: None)
+        return repr(value) if kind != "text" and len(repr(value)) <= MAX_SHOWN else "#" + digest(repr(value))
+    if kind in (*_SEQUENCES, "values", "set", "state", "dict"):
+        return "#" + digest(repr(trees.with_leaves(node, lambda leaf: {"text": access.text({"held": leaf})})))
+    return access.text(node)
+
+
+class VariableSetter:
+    """Sets variables of the script to saved ones. Containers and objects are changed in place, as others share them."""
+
+    def __init__(self, access: TensorAccess, names: Container[str]) -> None:
+        self._access, self._names = access, names
+        self._replaced: dict[int, Any] = {}  # new tensors by the ids of own ones, which a script may keep twice
+        self._tail = ""
+
+    def restore(self, rows: Iterable[list[Any]], frame: FrameType | None) -> None:
+        """Set the variables among these that have one of the names."""
+        own_scopes = list(scopes(frame))
+        places: dict[tuple[str, str], tuple[VariableScope, str]] = {}
+        for scope in own_scopes:
+            for name, head, tail in scope.rows():
+                places.setdefault((head, tail), (scope, name))
+        for head, self._tail, node in rows:
+            new_places = ((scope, scope.name_of(head, self._tail)) for scope in own_scopes)
+            place = places.get((head, self._tail)) or next((pair for pair in new_places if pair[1]), None)
+            if place is not None:
+                scope, name = place
+                own = scope.variables.get(name, MISSING)
+                value = self._value(node, own, head)
+                if value is not own and value is not MISSING and scope.assign is not None:
+                    scope.assign(name, value)
+
+    def _value(self, node: Node, own: Any, path: str) -> Any:
+        """Return what a variable is to be: its own value, unless something in it has one of the names."""
+        ((kind, content),) = node.items()
+        if kind == "left_out" or not any(name in self._names for name, _ in leaves(path, self._tail, node)):
+            return self._replaced.get(id(own), own)
+        if kind == "object":
+            return self._object(content, own, path)
+        if kind == "dict":
+            return self._mapping(content, own, path)
+        if kind in (*_SEQUENCES, "values", "set"):
+            return self._items(kind, content, own, path)
+        if kind == "state":
+            if _generator_state(own) is not None:
+                _set_generator(own, self._access.restore(content, None))
+            return own
+        new = self._access.restore(node, own)
+        if new is not own and self._access.leaf(own) is not None:
+            self._replaced[id(own)] = new
+        return new
+
+    def _object(self, content: Any, own: Any, path: str) -> Any:
+        """Set the fields of the script's own object of this class."""
+        if class_name(own) == content[0]:
+            fields = _fields(own) or {}
+            for name, child in content[1]:
+                own_field = fields.get(name, MISSING)
+                value = self._value(child, own_field, f"{path}.{name}")
+                if value is not own_field and value is not MISSING:
+                    _set_field(own, name, value)
+        return own
+
+    def _mapping(self, content: Any, own: Any, path: str) -> Any:
+        own_items = dict(own) if isinstance(own, dict) else {}
+        items = {}
+        for key_node, child in content:
+            key = trees.unpack(key_node, lambda _: None)
+            items[key] = self._value(child, own_items.get(key, MISSING), f"{path}[{key!r}]")
+        items = {key: item for key, item in items.items() if item is not MISSING}
+        if not isinstance(own, dict):
+            return items
+        dict.clear(own)
+        dict.update(own, items)
+        return own
+
+    def _items(self, kind: str, content: Any, own: Any, path: str) -> Any:
+        """Return a container without keys, filled with the saved items; the own one if an item cannot be made."""
+        is_own = isinstance(own, (*_SEQUENCES.values(), dict, set))
+        own_items = list(own.values() if isinstance(own, dict) else own) if is_own else []
+        own_items += [MISSING] * (len(content) - len(own_items))
+        named = [(f"{path}[{number}]", child) for number, child in enumerate(content)]
+        values = [
+            self._access.restore(child, MISSING) if set(child) <= _PLAIN_NODES else self._value(child, own_item, name)
+            for (name, child), own_item in zip(named, own_items)
+        ]
+        if any(value is MISSING for value in values):
+            return own
+        if kind == "values":
+            if isinstance(own, dict) and len(own) == len(values):
+                dict.update(own, zip(list(own), values))
+            return own
+        return _refill(kind, own, values)
+
+
+def _refill(kind: str, own: Any, values: list[Any]) -> Any:
+    """Return the own container with these values, or a new one where it has another type or cannot be changed."""
+    if kind == "list" and isinstance(own, list):
+        list.__setitem__(own, slice(None), values)
+    elif kind == "set" and isinstance(own, set):
+        set.clear(own)
+        set.update(own, values)
+    elif kind == "deque":  # a new one would lack the greatest length
+        if isinstance(own, deque):
+            deque.clear(own)
+            deque.extend(own, values)
+    elif kind == "tuple":
+        return type(own)._make(values) if hasattr(own, "_make") else tuple(values)
+    else:
+        return set(values) if kind == "set" else values
+    return own
