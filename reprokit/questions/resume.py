@@ -39,7 +39,7 @@ from reprokit.model.resumption import EXACT, NOT_EXACT, ResumeFinding
 from reprokit.plan import RECORD, Plan
 from reprokit.printable import listed
 from reprokit.questions.resumed_run import NAMED, ResumedRun, ResumeOutcome, WholeRun, compare_runs
-from reprokit.questions.state_answers import DATA, LATENT, PARTS, RANDOM, VARIABLES, variable_of
+from reprokit.questions.state_answers import DATA, LATENT, LOADER, PARTS, RANDOM, VARIABLES, variable_of
 from reprokit.rundir import ANSWERS, RunDirectory
 from reprokit.tolerance import Tolerances
 from reprokit.verify.compare import outputs
@@ -81,7 +81,7 @@ class StateSearch:
 
     missing: Sequence[str] = ()
     is_proved: bool = False
-    variables: Sequence[str] | None = None  # those of the script that are missing; None: not told apart
+    variables: Sequence[str] | None = None  # those of the script that are missing, if any is proved to be
 
 
 class ResumeStudy:
@@ -131,7 +131,8 @@ class ResumeStudy:
         if searches and outcome.has_equal_steps:
             window = steps - offset
         causes = list(outcome.causes)
-        described = outcome.described_parts(search.variables)
+        without_effect = LATENT - {LOADER, *missing} if is_proved else ()
+        described = [part for part in outcome.described_parts(search.variables) if part.part not in without_effect]
         parts = [replace(part, idle=part.idle and part.part not in missing) for part in described]
         if not (outcome.has_equal_steps or is_proved):
             _require_same(whole)
@@ -320,7 +321,7 @@ class ResumeStudy:
             if fewer and is_same_with(fewer)[0]:
                 chosen = fewer
         if VARIABLES not in chosen:
-            return StateSearch(chosen, is_proved=True, variables=())
+            return StateSearch(chosen, is_proved=True)
         attempts = iter(range(MAX_SHRINKING))
         by_variable: dict[str, list[str]] = {}
         for name in outcome.variables:

@@ -222,8 +222,8 @@ class ResumeOutcome:
         return next((part.names for part in self.parts if part.part == VARIABLES), ())
 
     def described_parts(self, variables: Collection[str] | None = None) -> list[PartSaid]:
-        """Return the differing parts, with steps of the whole run; of the script's variables only these, if any."""
-        candidates = [part for part in self.candidates if part != VARIABLES or variables is None or variables]
+        """Return the differing parts, with steps of the whole run; of the script's variables only these, or all."""
+        candidates = self.candidates
         return [
             PartSaid(
                 part=difference.part,
