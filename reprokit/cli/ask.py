@@ -84,6 +84,7 @@ def _lines(run: Path, replay: AnsweredReplay, added: AddedTensors) -> list[str]:
     if proof.diverged:
         first = proof.diverged[0]
         lines.append(f"the replay is not that run from step {first.step:,} on, by its {first.quantity}")
+        lines.extend(f"changed since the recording: {change}" for change in replay.changes[:MAX_NAMED])
     elif proof.steps:
         lines.append(f"proved: the replay is that run in each of {_proved_steps(replay, added):,} steps")
     else:

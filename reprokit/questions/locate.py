@@ -179,7 +179,7 @@ class _LocateSearch:
     def _note_changes(self, replay: AnsweredReplay) -> None:
         """Note what makes a replay a different training from its recording, and what it could not see."""
         run = replay.run.run
-        self._notes.update(dict.fromkeys(f"changed since the recording: {change}" for change in run.changed[:20]))
+        self._notes.update(dict.fromkeys(f"changed since the recording: {change}" for change in replay.changes[:20]))
         self._notes.update(dict.fromkeys(run.warnings[:MAX_LISTED]))
         if replay.launch_result.ended.exit_code != 0:
             self._notes[f"a replay did not end well: {replay.launch_result.ended.words}"] = None
@@ -320,10 +320,9 @@ def _no_log(replay: AnsweredReplay) -> str:
 
 def _changes(replay: AnsweredReplay) -> str:
     """Return the words for what may have made a replay another run."""
-    changed = replay.run.run.changed
-    return (
-        f"changed since the recording: {listed(changed, 3, '; ')}" if changed else "code, data or libraries may differ"
-    )
+    if not replay.changes:
+        return "code, data or libraries may differ"
+    return f"changed since the recording: {listed(replay.changes, 3, '; ')}"
 
 
 def _is_other_computation(pair: ReplayPair) -> bool:

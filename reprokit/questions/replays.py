@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from reprokit.model.question import Question
 from reprokit.questions.outputs_aside import outputs_aside
 from reprokit.questions.proof import ReplayProof, prove, with_end_weights
 from reprokit.rundir import ANSWERS, RunDirectory
+from reprokit.tolerance import Tolerances
+from reprokit.verify.compare import script_variables
+from reprokit.verify.compare.match import match
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class AnsweredReplay:
     run: RunDirectory
     launch_result: LaunchResult
     proof: ReplayProof
+    changes: tuple[str, ...] = ()  # since the recording; variables of the environment only where the replay is another
 
 
 def ask(
@@ -52,7 +57,16 @@ def ask(
     replay = RunDirectory(place)
     proof = prove(recording, replay)
     is_whole = needs_proof and result.ended.exit_code == 0 and not replay.has(f"{ANSWERS}/{ENOUGH}")
-    return AnsweredReplay(replay, result, with_end_weights(proof, recording, replay) if is_whole else proof)
+    proof = with_end_weights(proof, recording, replay) if is_whole else proof
+    changes = [*replay.run.changed, *(_changed_variables(recording, replay) if not proof.holds else ())]
+    return AnsweredReplay(replay, result, proof, tuple(changes))
+
+
+def _changed_variables(recording: RunDirectory, replay: RunDirectory) -> Iterator[str]:
+    """Yield the variables of the environment that the script reads and that are not as they were recorded."""
+    for read in script_variables.compare(match(recording, replay, Tolerances())):
+        if read.can_change_results:
+            yield f"{read.name}: {read.left} when recorded, {read.right} now ({read.detail})"
 
 
 def silence_output() -> None:

@@ -464,3 +464,18 @@ def test_a_call_before_the_step_in_which_the_runs_part_is_not_said_to_be_the_rea
     assert done.returncode == 1, done.stderr
     assert "call 2 of step 1" in done.stdout
     assert "note: the runs themselves part in step 4, after this call: it need not be the reason\n" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_changed_variable_of_the_environment_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rk, training = Reprokit(tmp_path), TRAININGS / "pytorch_scaled_by_variable.py"
+    monkeypatch.setenv("SCALE", "2")
+    assert rk.run("record", "-q", "-o", "run", "--", sys.executable, str(training)).returncode == 0
+    monkeypatch.delenv("SCALE")
+    change = "changed since the recording: script variable SCALE: set when recorded, unset now"
+    located = rk.run("locate", "run", "--pairs", "1")
+    assert located.returncode == 2
+    assert change in located.stderr
+    asked = rk.run("ask", "run", "losses")
+    assert "the replay is not that run from step 3 on" in asked.stdout
+    assert change in asked.stdout

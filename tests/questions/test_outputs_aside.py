@@ -62,7 +62,10 @@ def test_what_a_handler_of_interrupts_writes_is_removed_and_what_it_changes_is_s
     done = rk.run("ask", "run", "weights", "--steps", "12")
     assert done.returncode == 0, done.stdout + done.stderr
     assert files(tmp_path) == {**before, "older.txt": b"of the userinterrupted"}
-    assert f"the replay wrote files that stay, as they may be another program's too: {tmp_path / 'older.txt'}" in done.stderr
+    assert (
+        f"the replay wrote files that stay, as they may be another program's too: {tmp_path / 'older.txt'}"
+        in done.stderr
+    )
 
 
 @pytest.mark.slow
