@@ -38,6 +38,13 @@ def test_the_oldest_python_reads_every_file_of_the_agent() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_every_part_of_the_agent_is_compiled_each_time_so_that_addresses_are_equal() -> None:
+    parts = {file.parent.name for file in (ROOT / "reprokit/agent").glob("*/__init__.py")}
+    assert "questions" in parts
+    text = (BOOTSTRAP / "sitecustomize.py").read_text()
+    assert [part for part in sorted(parts) if f'"{part}",' not in text] == []
+
+
 def test_the_program_sees_python_as_it_is_without_the_agent(any_training: Training) -> None:
     bare, watched = any_training.run_bare(FACTS), any_training.run(FACTS)
     assert watched.output == bare.output

@@ -22,7 +22,7 @@ try:
         from importlib.machinery import SourceFileLoader as _SourceFileLoader
 
         class _Loader(_SourceFileLoader):
-            """Compiles each time (some 5 ms in all): a first run that compiles and a second that reads
+            """Compiles each time (some 0.1 s in all): a first run that compiles and a second that reads
             the bytecode would leave the program's memory, and so its addresses, in two states."""
 
             def get_code(self, fullname):  # type: ignore[no-untyped-def]
@@ -38,6 +38,7 @@ try:
             "patches",
             "predictions",
             "pytorch",
+            "questions",
             "seeds",
             "tensorflow",
         )
