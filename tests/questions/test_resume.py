@@ -192,7 +192,7 @@ def test_where_it_shows_is_said_of_what_cannot_be_put_in(tmp_path: Path) -> None
             "trainer",
             ["variables"],
             ["train.py: trainer.global_step in main(): 16 in the whole training, 0 here"],
-            marks=pytest.mark.slow,
+            marks=pytest.mark.extended,
         ),
         pytest.param("rewards", ["variables"], ["train.py: rewards in main()"], marks=pytest.mark.extended),
         pytest.param("closure", ["variables"], None, marks=pytest.mark.extended),
