@@ -38,6 +38,7 @@ class StateQuestion(msgspec.Struct, frozen=True, kw_only=True):
     put: str = ""  # directory of a replay's saved state, of which parts are restored before the first step
     parts: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()  # of the script that are restored, if they are among the parts
+    resumed: Mapping[str, str] = {}  # those of the resumed script, as they were logged: equal ones are not saved
     fetched: Mapping[str, int] = {}  # number of batches, by place, that this run fetches before its first step
     calls: int = 0  # last calls of models in the first step, before which its state is read; 0: all of them
 

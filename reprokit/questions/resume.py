@@ -123,7 +123,7 @@ class ResumeStudy:
         outcome = compare_runs(whole, plain, is_whole=not is_brief)
         if not (outcome.is_same and outcome.is_state_compared):
             say(f"replaying the whole training up to step {min(offset + window, steps):,}, to see its state")
-            whole = WholeRun(recording, self._ask(recording, offset, window, ResumedRun(plain).calls), offset)
+            whole = WholeRun(recording, self._ask(recording, offset, window, ResumedRun(plain)), offset)
             outcome = compare_runs(whole, plain, is_whole=not is_brief)
         searches = bool(whole.states) and not outcome.is_same
         search = self._search(whole, plain, outcome, window) if searches else StateSearch()
@@ -251,11 +251,12 @@ class ResumeStudy:
             os.kill(watcher, signal.SIGKILL)
             os.waitpid(watcher, 0)
 
-    def _ask(self, recording: RunDirectory, offset: int, window: int, calls: int) -> RunDirectory:
+    def _ask(self, recording: RunDirectory, offset: int, window: int, resumed: ResumedRun) -> RunDirectory:
         """Replay the whole training up to the steps to be compared, and save its state."""
         self._fresh.renew()
         steps = StepRange(first=offset, last=offset + window - 1)
-        question = Question(steps=steps, state=StateQuestion(keeps=True, calls=calls))
+        state = StateQuestion(keeps=True, calls=resumed.calls, resumed=resumed.variables)
+        question = Question(steps=steps, state=state)
         return self._replay(recording, "whole-asked", recording.run.command, question)
 
     def _replay(self, recording: RunDirectory, name: str, command: Sequence[str], question: Question) -> RunDirectory:
@@ -305,15 +306,21 @@ class ResumeStudy:
             return StateSearch()
         # Different batches may be the effect of a generator: try without the batches first. The script itself may
         # have drawn from one before the step, as for the order of an epoch: try with those that are idle since.
-        # Variables of the script differ in any training: try without them first.
+        # Variables of the script differ in any training: try without them as long as anything else can be added.
         chosen = [part for part in others if part != DATA or set(RANDOM).isdisjoint(candidates)] or candidates
         is_same, more = is_same_with(chosen) if chosen else (False, [])
         more = more if others or to_end else [*more, DATA]
-        wider = [part for part in PARTS if part in {*candidates, *more, *outcome.idle_generators}]
-        while not is_same and not set(wider) <= set(chosen):
-            chosen = wider
-            is_same, more = is_same_with(chosen)
-            wider = [part for part in PARTS if part in {*chosen, *more}]
+        is_last = VARIABLES in chosen
+        while not is_same:
+            due_parts = {*candidates, *chosen, *more, *outcome.idle_generators}
+            wider = [part for part in PARTS if part in due_parts and (is_last or part != VARIABLES)]
+            if not set(wider) <= set(chosen):
+                chosen = wider
+                is_same, more = is_same_with(chosen)
+            elif is_last:
+                break
+            else:
+                is_last = True
         if not is_same:
             return StateSearch([part for part in candidates if part not in LATENT])
         for part in list(reversed(chosen)) if len(chosen) > 1 else []:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -86,6 +87,14 @@ class ResumedRun:
     def calls(self) -> int:
         """How many calls of models the first step is made of; 0 if unknown."""
         return state_answers.calls(self.states)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables of the script, as they were logged; those that differ between processes left out."""
+        states = [state for series in self.states.values() for state in series.states.values()]
+        items = {item for state in states for item in state.get(VARIABLES, {}).items()}
+        names = Counter(name for name, _ in items)
+        return {name: text for name, text in items if names[name] == 1}
 
     def offset(self, recording: RunDirectory, interrupted: int) -> tuple[int, bool]:
         """Return the step of the whole run at which this one resumes, and whether its first parameters show that.

@@ -161,6 +161,8 @@ def test_what_the_script_counts_itself_is_named_and_proved(tmp_path: Path, count
     finding = found(resume(tmp_path, "pytorch_resumed_counts.py", counted, options=("--at", "20")), 1)
     assert (finding["resumed_at"], finding["missing"], finding["proved"]) == (16, ["variables"], True)
     assert of_script(finding) == ["train.py: steps: 17 in the whole training, 1 here"]
+    files = [file for file in (tmp_path / "runs").rglob("*") if file.is_file()]
+    assert [file for file in files if b"not-to-be-saved" in file.read_bytes()] == [], "equal values are not saved"
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import sys
 import torch
 
 KIND, CHECKPOINT, EPOCHS = sys.argv[1], "checkpoint.pt", 8
+PASSWORD = "not-to-be-saved"
 
 
 class Order(torch.utils.data.Sampler):

@@ -36,6 +36,17 @@ class LazyModule(types.ModuleType):
         raise AttributeError(name)
 
 
+class Proxy:
+    """Refuses to be what it stands for."""
+
+    @property
+    def __class__(self):
+        raise RuntimeError("not loaded")
+
+    def __getattr__(self, name):
+        raise RuntimeError("not loaded")
+
+
 class Slotted:
     __slots__ = ("number",)
 
@@ -74,7 +85,7 @@ closure, generator = counting(), random.Random(4)
 history, window, chosen, table = [1.0], collections.deque([1], 3), {1, 2}, collections.Counter(a=1)
 nested = {"phases": [("warmup", 1), ["long"] * 2], (1, 2): None}
 Pair = collections.namedtuple("Pair", "left right")
-pair, flag, missing, asked = Pair(1, 2.5), False, None, []
+pair, flag, missing, asked, proxy = Pair(1, 2.5), False, None, [], Proxy()
 
 
 def change(factor):

@@ -151,7 +151,8 @@ class KerasState:
         }
         self._random.keep()
         random = take_random(collector, {**self._random.kept(), "eager": eager_state()}, {}, [])
-        rows = self._answers.attempt(VARIABLES, self._variable_reader(step).read, sys._getframe()) or []
+        differing, resumed = self._variable_reader(step).differing, self._answers.resumed
+        rows = self._answers.attempt(VARIABLES, differing, sys._getframe(), text_digest, resumed) or []
         put = functools.partial(collector.value, VARIABLES)
         own = [[head, tail, trees.with_leaves(node, put)] for head, tail, node in rows]
         self._answers.save("state", {"variables": variables, "random": random, "script": own}, collector.parts)

@@ -279,7 +279,7 @@ class PytorchState:
 
     def _read_variables(self, copies: bool = False) -> list[Any]:
         with self._torch.no_grad(), private_api.without_overrides(self._torch):
-            return self._variable_reader(copies).read(sys._getframe())
+            return self._variable_reader(copies).differing(sys._getframe(), text_digest, self._answers.resumed)
 
     # Saving and restoring
 

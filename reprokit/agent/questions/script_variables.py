@@ -83,7 +83,7 @@ class VariableScope:
         for name, value in list(self.variables.items()):
             if name == "self":
                 yield name, f"{self._head}{type(value).__name__}", ""
-            elif name[:2] != "__" and name != "_" and not isinstance(value, ModuleType):
+            elif name[:2] != "__" and name != "_" and not issubclass(type(value), ModuleType):
                 yield name, self._head + name, self._tail
 
     def name_of(self, head: str, tail: str) -> str:
@@ -108,7 +108,7 @@ def scopes(frame: FrameType | None) -> Iterator[VariableScope]:
             variables = variables_of(function)
             yield VariableScope(code.co_filename, code.co_name, variables, partial(_set_local, function))
     values = [value for variables in own_modules.values() for value in list(variables.values())]
-    classes = {value for value in values if isinstance(value, type)}
+    classes = {value for value in values if issubclass(type(value), type)}  # a proxy may load what its class is
     by_class: dict[type, list[Any]] = {}
     for instance in instances(*[kind for kind in classes if _is_of_script(kind.__module__)]):
         by_class.setdefault(type(instance), []).append(instance)
@@ -156,7 +156,7 @@ def _fields(value: Any) -> dict[str, Any] | None:
     if kind is GeneratorType:
         is_own = value.gi_frame is not None and is_users(value.gi_code.co_filename)
         return variables_of(value.gi_frame) if is_own else None
-    if isinstance(value, type):
+    if issubclass(kind, type):
         attributes = vars(value) if _is_of_script(value.__module__) and not hasattr(value, "__members__") else {}
         return {
             name: part for name, part in attributes.items() if name[:2] != "__" and not hasattr(type(part), "__get__")
@@ -251,6 +251,17 @@ class VariableReader:
                 if "left_out" not in node:
                     named.setdefault(name, _text(node, self._access, digest))
         return {**named, BOUNDED: ""} if self.is_bounded else named
+
+    def differing(
+        self, frame: FrameType | None, digest: Callable[[str], str], resumed: Mapping[str, str]
+    ) -> list[list[Any]]:
+        """Return what read does, without values that the resumed script has too: none needs them, some are secrets."""
+
+        def is_equal(name: str, node: Node) -> bool:
+            return name in resumed and resumed[name] == _text(node, self._access, digest)
+
+        rows = [[head, tail, _others(head, tail, node, is_equal)] for head, tail, node in self.read(frame)]
+        return [row for row in rows if any("left_out" not in node for _, node in leaves(*row))]
 
     def _node(self, value: Any, depth: int) -> Node | None:
         kind = type(value)
@@ -351,6 +362,20 @@ def _children(node: Node) -> list[tuple[str, Node]] | None:
     if kind in (*_SEQUENCES, "values") and not all(set(child) <= _PLAIN_NODES for child in content):
         return [(f"[{number}]", child) for number, child in enumerate(content)]
     return None
+
+
+def _others(path: str, tail: str, node: Node, is_equal: Callable[[str, Node], bool]) -> Node:
+    """Return a node with equal values left out."""
+    children = _children(node)
+    ((kind, content),) = node.items()
+    if children is None:
+        return {"left_out": ""} if kind != "left_out" and is_equal(path + tail, node) else node
+    others = [_others(path + label, tail, child, is_equal) for label, child in children]
+    if kind == "dict":
+        return {"dict": [[key, other] for (key, _), other in zip(content, others)]}
+    if kind == "object":
+        return {"object": [content[0], [[name, other] for (name, _), other in zip(content[1], others)]]}
+    return {kind: others}
 
 
 def _text(node: Node, access: TensorAccess, digest: Callable[[str], str]) -> str:

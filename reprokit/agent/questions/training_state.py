@@ -87,6 +87,7 @@ class StateAnswers:
         self.saves_state: bool = asked["keeps"]
         self.parts = frozenset(asked["parts"])
         self.variables = frozenset(asked["variables"])
+        self.resumed: Mapping[str, str] = asked["resumed"]
         self.fetched: Mapping[str, int] = asked["fetched"]
         self.calls: int = asked["calls"]
         self._agent, self._restore_from = agent, asked["put"]
