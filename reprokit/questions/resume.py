@@ -386,7 +386,7 @@ def _end_if_different(run: Path, recording: RunDirectory, at: int) -> None:
 
 
 def other_files(whole: RunDirectory, resumed: RunDirectory) -> list[str]:
-    """Return the output files whose content differs: the only trace of state that a script keeps itself."""
+    """Return the output files whose content differs: the only trace of what reaches no step."""
     listed = [run.outputs() for run in (whole, resumed)]
     sides = [{file.path: file.content or file.digest for file in files.files} if files else {} for files in listed]
     both = sides[0].keys() & sides[1].keys()

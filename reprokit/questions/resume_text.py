@@ -68,8 +68,8 @@ def verdict(finding: ResumeFinding) -> str:
     if not finding.proved:
         tried = "no part of the state that was seen makes it the whole one, so that " if finding.trials else ""
         return (
-            f"not exact: the resumed training is another one; {tried}it lacks something that was not seen, as what the"
-            " script keeps itself"
+            f"not exact: the resumed training is another one; {tried}it lacks something that was not seen, as the"
+            " position of a loop"
         )
     missing = ", ".join(map(words_of, finding.missing))
     return (
