@@ -37,6 +37,10 @@ TRACKERS_NEED := click rich cffi psutil msgspec packaging jinja2 zstandard # wha
 MPI := openmpi mpi4py distributed accelerate expecttest ray # with frameworks of $(VENV)
 MPICH := mpich mpi4py # likewise
 TRAINERS := lightning transformers accelerate datasets # likewise
+QUICKSTARTS := tensorboard safetensors transformers datasets accelerate peft trl diffusers sentence-transformers \
+	torch_geometric monai lightning skorch hydra-core gymnasium stable-baselines3 spacy optuna catboost papermill ipykernel \
+	nbformat pandas mlflow-skinny sqlalchemy alembic wandb dvc snakemake metaflow cma hyperopt gensim 'dask[array]' distributed # likewise
+NAMES ?=
 
 DEMO_PACKAGES_pytorch := torch numpy scikit-learn
 DEMO_PACKAGES_keras := tensorflow scikit-learn
@@ -68,6 +72,10 @@ test-all: $(VENV)/.test-all $(VENV)/.site old-environment .browser/fonts.conf ##
 .PHONY: test-extended
 test-extended: $(VENV)/.test old-environment .venv-trackers/.installed .venv-mpi/.installed .venv-mpich/.installed .venv-trainers/.installed ## Run the long variations that neither of them runs
 	@$(TF114) $(PYTEST) -m "extended and not gpu" $(PYTEST_ARGUMENTS)
+
+.PHONY: quickstarts
+quickstarts: $(VENV)/.test .venv-quickstarts/.installed ## Try quick starts of 33 tools: bare twice, recorded, replayed, verified (NAMES=...; 1.5 GB more)
+	@$(BIN)/python -m tests.quickstarts $(NAMES)
 
 .PHONY: test-gpu
 test-gpu: $(VENV)/.test ## Run the tests that need an NVIDIA GPU
@@ -136,7 +144,7 @@ man: $(VENV)/.installed ## Write manual pages into man/
 
 .PHONY: clean
 clean: ## Remove everything that make has made
-	rm -rf $(VENV) $(OLD_VENV) .venv-trackers .venv-versions .venv-mpi .venv-mpich .venv-trainers .demo .browser build dist man *.egg-info reprokit/_shim reprokit/profiles
+	rm -rf $(VENV) $(OLD_VENV) .venv-trackers .venv-versions .venv-mpi .venv-mpich .venv-trainers .venv-quickstarts .demo .browser build dist man *.egg-info reprokit/_shim reprokit/profiles
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find reprokit tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -206,7 +214,8 @@ $(OLD_VENV)/.installed: Makefile
 .venv-mpi/.installed: PACKAGES := $(MPI)
 .venv-mpich/.installed: PACKAGES := $(MPICH)
 .venv-trainers/.installed: PACKAGES := $(TRAINERS)
-.venv-mpi/.installed .venv-mpich/.installed .venv-trainers/.installed: Makefile $(VENV)/.test
+.venv-quickstarts/.installed: PACKAGES := $(QUICKSTARTS)
+.venv-mpi/.installed .venv-mpich/.installed .venv-trainers/.installed .venv-quickstarts/.installed: Makefile $(VENV)/.test
 	@echo "making $(@D): $(PACKAGES)"
 	@test -x $(@D)/bin/python || $(BIN)/python -m venv $(@D)
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
