@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
+from reprokit import rundir
 from reprokit.cli import options
 from reprokit.cli.options import flag, path_option
 from reprokit.cli.output import print_json, stdout_kept, write_whole
@@ -91,7 +93,7 @@ MAX_FAILURES = 50  # that are named in a statement
 )
 @path_option("--golden", "DIR", "Also replay the golden for this kind of machine, and compare.")
 @flag("--update-golden", "Store today's recording as the golden for this kind of machine.")
-@options.output("DIR", "Keep the runs in DIR [default: removed if everything passes].")
+@options.output("DIR", "Keep the runs in DIR, beside those of earlier gates [default: removed if everything passes].")
 @path_option("--junit", "FILE", "Write JUnit XML.")
 @path_option("--sarif", "FILE", "Write what did not pass, and findings, as SARIF.")
 @path_option("--gitlab", "FILE", "Write findings as GitLab's Code Quality report.")
@@ -190,7 +192,11 @@ def _runs(output: Path | None) -> Path:
     with refused_as(CannotWriteReport, output or "a temporary directory", "choose another with -o"):
         if output is None:
             return Path(tempfile.mkdtemp(prefix="reprokit-gate-")).resolve()
-        output.mkdir(mode=0o700)
+        output.mkdir(mode=0o700, exist_ok=True)
+        if os.path.lexists(output / rundir.RUN):
+            raise FileExistsError(errno.EEXIST, "this is a run itself")
+        if not os.access(output, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         return output.resolve()
 
 

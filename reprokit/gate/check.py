@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from reprokit import findings as findings_file
 from reprokit import profiling, recipe, rundir, state_files
 from reprokit.difference import Difference, Verdict
-from reprokit.errors import NothingComparable, ReprokitError, WorkingDirectoryMissing
+from reprokit.errors import CannotWriteReport, NothingComparable, ReprokitError, WorkingDirectoryMissing, refused_as
 from reprokit.findings import Finding
 from reprokit.gate import exact_resume, goldens, required_findings, variation_search
 from reprokit.gate.divergent_operator import located
@@ -44,6 +44,7 @@ from reprokit.launch.launcher_process import execute
 from reprokit.launch.messages import say
 from reprokit.launch.process import ExitStatus
 from reprokit.launch.replay_plan import replay_plan
+from reprokit.launch.rundirectory import next_directory, shown
 from reprokit.model.run import ProfilingFacts, RecipeUsed
 from reprokit.plan import RECORD, Plan
 from reprokit.printable import listed
@@ -81,7 +82,7 @@ class GateWork(msgspec.Struct, frozen=True, kw_only=True):
     """The directory, options and interruption of a gate."""
 
     base: Path  # directory that paths of trainings are relative to
-    runs: Path  # directory of the run directories
+    runs: Path  # directory of the directories of trainings, in which their run directories are
     golden: Path | None = None
     update: bool = False
 
@@ -93,6 +94,7 @@ class Check:
         self, training: GateTraining, work: GateWork, interruption: Interruption, patches: tuple[str, ...] = ()
     ) -> None:
         self._training, self._work, self._interruption = training, work, interruption
+        self._runs_of_training = _place_for_runs(work.runs, training.name)
         self._directory = (work.base / training.directory).resolve()
         self._settings = RecipeSettings(patches=patches)
         self._recipe: RecipeUsed | None = None
@@ -186,7 +188,6 @@ class Check:
         return recipe.planned(plan, self._settings)
 
     def _run_path(self, name: str) -> Path:
-        self._runs_of_training.mkdir(parents=True, exist_ok=True)
         return self._runs_of_training / name
 
     @property
@@ -197,10 +198,6 @@ class Check:
     @property
     def _copy_root(self) -> Path | None:
         return None if self._fresh is None else self._fresh.root
-
-    @property
-    def _runs_of_training(self) -> Path:
-        return self._work.runs / self._training.name
 
     def _end_stragglers(self) -> None:
         """End the processes that an interrupted training left behind."""
@@ -414,9 +411,9 @@ def judge(
     `on_result` is called with the result of each training, and may add cases.
     """
     started, judged, key = rundir.utc_now(), [], ""
-    for training in trainings:
+    # Made before the first training, so that a directory that cannot be made loses no result.
+    for training, check in [(training, Check(training, work, interruption)) for training in trainings]:
         say(f"gate: {training.name}")
-        check = Check(training, work, interruption)
         result = check.judge()
         result = result if on_result is None else on_result(result)
         judged.append(result)
@@ -435,6 +432,15 @@ def judge(
         trainings=tuple(judged),
         interrupted=interruption.asked if is_cut_short else 0,
     )
+
+
+def _place_for_runs(place: Path, name: str) -> Path:
+    """Create the directory for a training's runs, and say where it is if an earlier gate has its name."""
+    with refused_as(CannotWriteReport, place / name, "choose another with -o"):
+        path = next_directory(place, name)
+    if path.name != name:
+        say(f"gate: {name}: {shown(place / name)} is there already; these runs are in {shown(path)}")
+    return path
 
 
 def _unreached_programs(suite: str, *runs: RunDirectory) -> Iterator[Case]:

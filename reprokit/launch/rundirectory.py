@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 from reprokit import run_home, rundir
@@ -66,6 +67,16 @@ def new_directory(place: Path) -> Path:
     except OSError as error:
         raise CannotWriteRun(f"{place}: {error.strerror}; choose another place with -o") from None
     return place
+
+
+def next_directory(place: Path, name: str) -> Path:
+    """Create a directory of this name in a place; if the name is taken, NAME+2, NAME+3 and so on."""
+    for number in count(1):
+        path = place / (name if number == 1 else f"{name}+{number}")
+        with suppress(FileExistsError):
+            path.mkdir(mode=0o700, parents=True)
+            return path
+    raise AssertionError("numbers do not end")
 
 
 def shown(path: Path) -> str:

@@ -73,6 +73,41 @@ def test_runs_that_were_removed_are_not_named(project: Reprokit, tmp_path: Path)
         assert all(Path(run).is_dir() for run in found["runs"])
 
 
+def test_gates_share_a_directory_of_runs(project: Reprokit, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    (runs / "varies").mkdir(parents=True)
+    (runs / "varies" / "notes.txt").write_text("the user's own")
+    kept: list[str] = []
+    for script, place in (("repeats", "repeats"), ("repeats", "repeats+2"), ("varies", "varies+2")):
+        before = {path: path.stat().st_mtime_ns for path in runs.rglob("*") if not path.is_dir()}
+        done = gate(project, script, "--json", "-o", str(runs))
+        assert done.returncode == (script == "varies"), done.stdout + done.stderr
+        (training,) = json.loads(done.stdout)["trainings"]
+        assert training["name"] == script
+        assert training["runs"] == [str(runs / place / name) for name in ("recording-1", "replay-1")]
+        assert ("is there already" in done.stderr) == (place != script)
+        assert {path: path.stat().st_mtime_ns for path in before} == before
+        kept += training["runs"]
+    assert all(Path(run, "run.json").exists() for run in kept)
+
+
+def test_a_directory_that_can_hold_no_runs_is_refused_before_a_training(project: Reprokit, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert project.run("record", "-o", str(run), "--", "true").returncode == 0
+    (tmp_path / "file").write_text("")
+    before = sorted(path.name for path in run.iterdir())
+    for place, words in (
+        (run, "this is a run itself"),
+        (tmp_path / "file", "File exists"),
+        (tmp_path / "a/b", "No such"),
+    ):
+        done = gate(project, "repeats", "-o", str(place))
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"reprokit: cannot-write-report: {place}: {words}"), done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    assert sorted(path.name for path in run.iterdir()) == before
+
+
 def test_one_that_varies_fails_and_every_report_names_where(project: Reprokit, tmp_path: Path) -> None:
     summary = tmp_path / "summary.md"
     runner = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary)}
@@ -288,6 +323,7 @@ def test_nothing_checked_is_trouble() -> None:
     assert findings_reports.code_quality(both) == []
 
 
+OUTCOMES = ("passed", "failed", "trouble")  # by the gate's exit status
 ACTION = yaml.safe_load((Path(__file__).parents[2] / "action.yml").read_text())
 
 
@@ -319,16 +355,32 @@ def _run_action(
 @pytest.mark.slow
 def test_the_steps_of_the_action_do_what_they_say(project: Reprokit, tmp_path: Path) -> None:
     hostile = "'$(touch expanded)' `touch expanded` $(touch expanded)"  # arguments of the script, which ignores them
-    for script, status, outcome in (("repeats", 0, "passed"), ("varies", 1, "failed"), ("silent", 2, "trouble")):
+    for status, script in enumerate(("repeats", "varies", "silent")):
         done, outputs = _run_action(project, tmp_path, f"'{sys.executable}' {script}.py {hostile}")
-        assert (done.returncode, outputs["outcome"]) == (status, outcome), done.stdout + done.stderr
+        assert (done.returncode, outputs["outcome"]) == (status, OUTCOMES[status]), done.stdout + done.stderr
         assert set(outputs) == set(ACTION["outputs"])
         assert Path(outputs["junit"]).read_text().startswith("<?xml")
         assert json.loads(Path(outputs["sarif"]).read_text())["version"] == "2.1.0"
         assert Path(outputs["runs"]).is_dir()
-        subprocess.run(["rm", "-rf", outputs["runs"]], check=True)
     assert not (project.directory / "expanded").exists()
     assert "reprokit gate: failed" in (tmp_path / "summary").read_text()
+
+
+def test_two_uses_of_the_action_in_one_job_keep_apart(project: Reprokit, tmp_path: Path) -> None:
+    uses = []
+    for script, status in (("repeats", 0), ("varies", 1)):
+        done, outputs = _run_action(project, tmp_path, f"'{sys.executable}' {script}.py")
+        assert (done.returncode, outputs["outcome"]) == (status, OUTCOMES[status]), done.stdout + done.stderr
+        uses.append(outputs)
+    assert len({use[name] for use in uses for name in ("junit", "sarif", "runs")}) == 6
+    for use, name, failures in ((uses[0], "repeats", "0"), (uses[1], "varies", "1")):
+        suites = ET.parse(use["junit"]).getroot()
+        assert (suites[0].get("name"), suites.get("failures")) == (f"{name}: paired", failures)
+        assert len(json.loads(Path(use["sarif"]).read_text())["runs"][0]["results"]) == int(failures)
+        assert [path.name for path in Path(use["runs"]).iterdir()] == [name]
+    summary = (tmp_path / "summary").read_text()
+    assert "reprokit gate: passed" in summary
+    assert "reprokit gate: failed" in summary
 
 
 def test_the_action_refuses_quotes_that_are_not_closed(project: Reprokit, tmp_path: Path) -> None:
