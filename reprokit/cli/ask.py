@@ -12,6 +12,7 @@ import click
 from reprokit import rundir
 from reprokit.cli import options
 from reprokit.cli.output import print_json, stdout_kept
+from reprokit.cli.streams import ending_with
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
 from reprokit.printable import printable
 
@@ -52,12 +53,13 @@ def command(
     except Interrupted as interrupted:
         say(f"interrupted; nothing was added to {run}")
         sys.exit(128 + interrupted.number)
-    if as_json:
-        print_json(_document(replay, added))
-    else:
-        for line in _lines(run, replay, added):
-            click.echo(printable(line))
-    sys.exit(EXIT_IDENTICAL if replay.proof.holds and not added.unproved | len(added.differing) else EXIT_DIFFERENT)
+    is_proved = replay.proof.holds and not added.unproved | len(added.differing)
+    with ending_with(EXIT_IDENTICAL if is_proved else EXIT_DIFFERENT):
+        if as_json:
+            print_json(_document(replay, added))
+        else:
+            for line in _lines(run, replay, added):
+                click.echo(printable(line))
 
 
 def _asked(recording: rundir.RunDirectory, selection: TensorSelection) -> tuple[AnsweredReplay, AddedTensors]:

@@ -12,7 +12,8 @@ import click
 
 from reprokit.cli import options
 from reprokit.cli.groups import CommandGroup
-from reprokit.errors import UsageError
+from reprokit.cli.streams import ending_with
+from reprokit.errors import EXIT_IDENTICAL, UsageError
 from reprokit.printable import printable
 from reprokit.redaction import Secrets
 from reprokit.report.policy import CheckedArtifacts, Policy, check
@@ -91,12 +92,13 @@ def verify(envelope: Path, artifacts: tuple[Path, ...], key: Path, asked: Policy
     signed = envelopes.read(envelope, public)
     asked.require(signed)
     checked = check(signed, artifacts, partial=partial)
-    if as_json:
-        facts = {"key": public.keyid, "checked": checked.checked, "unchecked": checked.unchecked}
-        click.echo(json.dumps({**facts, "statement": signed.content}, indent=2))
-        return
-    for label, text in (("signed", f"by key {public.keyid}"), *_lines(signed, checked)):
-        click.echo(f"{label}: {printable(text, LONGEST)}")
+    with ending_with(EXIT_IDENTICAL):
+        if as_json:
+            facts = {"key": public.keyid, "checked": checked.checked, "unchecked": checked.unchecked}
+            click.echo(json.dumps({**facts, "statement": signed.content}, indent=2))
+        else:
+            for label, text in (("signed", f"by key {public.keyid}"), *_lines(signed, checked)):
+                click.echo(f"{label}: {printable(text, LONGEST)}")
 
 
 def _lines(signed: Signed, checked: CheckedArtifacts) -> Iterator[tuple[str, str]]:

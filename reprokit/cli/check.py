@@ -8,14 +8,14 @@ import click
 
 from reprokit.cli import options
 from reprokit.cli.output import present
+from reprokit.cli.streams import ending_with
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
 
 
 @click.command(epilog="Example: reprokit check last")
 @click.argument("run", type=options.RUN)
 @options.json_option("Print the result as one JSON document.")
-@click.pass_context
-def command(context: click.Context, run: Path, as_json: bool) -> None:
+def command(run: Path, as_json: bool) -> None:
     """Check every file of the run directory RUN.
 
     RUN is a path or a name, such as 'last'. Compares each file with its digest or check, and looks for unknown files,
@@ -25,5 +25,5 @@ def command(context: click.Context, run: Path, as_json: bool) -> None:
     from reprokit.verify.read.run_check import check, document, print_check
 
     result = check(run)
-    present(result, as_json=as_json, document=document, text=print_check)
-    context.exit(EXIT_DIFFERENT if result.damages else EXIT_IDENTICAL)
+    with ending_with(EXIT_DIFFERENT if result.damages else EXIT_IDENTICAL):
+        present(result, as_json=as_json, document=document, text=print_check)

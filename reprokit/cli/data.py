@@ -9,6 +9,7 @@ import click
 from reprokit.cli import options
 from reprokit.cli.groups import CommandGroup
 from reprokit.cli.output import present, write_whole
+from reprokit.cli.streams import ending_with
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
 
 
@@ -20,8 +21,7 @@ def command() -> None:
 @command.command(epilog="Example: reprokit data check s3://bucket/shards")
 @click.argument("path")
 @options.json_option("Print the result as one JSON document.")
-@click.pass_context
-def check(context: click.Context, path: str, as_json: bool) -> None:
+def check(path: str, as_json: bool) -> None:
     """Check every record of a data set.
 
     PATH is a file, a directory or a URL such as s3://bucket/prefix. Compares each TFRecord with its CRC-32C, each page
@@ -32,8 +32,8 @@ def check(context: click.Context, path: str, as_json: bool) -> None:
     from reprokit.artifacts import record_check
 
     result = record_check.check(path)
-    present(result, as_json=as_json, document=record_check.document, text=record_check.print_check)
-    context.exit(EXIT_DIFFERENT if result.bad else EXIT_IDENTICAL)
+    with ending_with(EXIT_DIFFERENT if result.bad else EXIT_IDENTICAL):
+        present(result, as_json=as_json, document=record_check.document, text=record_check.print_check)
 
 
 @command.command(epilog="Example: reprokit data throughput s3://bucket/shards")

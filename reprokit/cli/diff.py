@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from reprokit.cli import options, tolerances
+from reprokit.cli.streams import ending_with
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
 from reprokit.tolerance import Tolerances
 
@@ -21,10 +22,7 @@ QUANTITIES = ("tensors", "values")  # values: numbers in JSON, CSV and the like
 @options.flag("--all", "Show every difference, with its figures.", "every_leaf")
 @options.json_option("Print the comparison as one JSON document.")
 @tolerances.options(QUANTITIES)
-@click.pass_context
-def command(
-    context: click.Context, left: Path, right: Path, every_leaf: bool, as_json: bool, accepted: Tolerances
-) -> None:
+def command(left: Path, right: Path, every_leaf: bool, as_json: bool, accepted: Tolerances) -> None:
     """Compare the files or directories A and B by what they hold.
 
     Knows the formats that trainings write, and says which tensors differ, in how many elements, where
@@ -38,9 +36,9 @@ def command(
     from reprokit.verify.show.comparison import document_of_files, print_tree
 
     tree = diff(left, right, CompareOptions(accepted.of.get("tensors"), accepted.of.get("values")))
-    if as_json:  # bit by bit, as the document can be larger than memory
-        sys.stdout.writelines(json.JSONEncoder(indent=2).iterencode(document_of_files(tree, left, right)))
-        click.echo()
-    else:
-        print_tree(tree, left, right, every_leaf=every_leaf)
-    context.exit(EXIT_DIFFERENT if tree.verdict.differs else EXIT_IDENTICAL)
+    with ending_with(EXIT_DIFFERENT if tree.verdict.differs else EXIT_IDENTICAL):
+        if as_json:  # bit by bit, as the document can be larger than memory
+            sys.stdout.writelines(json.JSONEncoder(indent=2).iterencode(document_of_files(tree, left, right)))
+            click.echo()
+        else:
+            print_tree(tree, left, right, every_leaf=every_leaf)

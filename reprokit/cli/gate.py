@@ -19,6 +19,7 @@ from reprokit import rundir
 from reprokit.cli import options
 from reprokit.cli.options import flag, path_option
 from reprokit.cli.output import print_json, stdout_kept, write_whole
+from reprokit.cli.streams import ending_with
 from reprokit.errors import CannotWriteReport, ReprokitError, UsageError, refused_as
 from reprokit.gate.reports import Reports
 from reprokit.gate.results import NOT_CHECKED, PASSED, REQUIRED, TROUBLE, Case, GateVerdict, TrainingResult
@@ -108,9 +109,9 @@ MAX_FAILURES = 50  # that are named in a statement
 @path_option("--statements", "DIR", "Write the signed statements into DIR, as TRAINING.json.")
 @options.json_option("Print one JSON document; the trainings print to stderr.")
 @options.gathered("reports", Reports)
-@click.pass_context
+@click.pass_obj
 def command(
-    context: click.Context,
+    behind_dashes: tuple[str, ...] | None,
     /,
     config: Path | None,
     names: tuple[str, ...],
@@ -138,7 +139,7 @@ def command(
         raise UsageError("--update-golden needs --golden DIR")
     require_known(asked["vary"] or (), "--vary")
     with Interruption(waits=True) as interruption:
-        trainings, base = _trainings(context.obj, config, names)
+        trainings, base = _trainings(behind_dashes, config, names)
         trainings = [_with(training, asked) for training in trainings]
         reports.require_places()
         witness = prepare(key, statements, trainings)
@@ -147,8 +148,8 @@ def command(
             verdict = judge(trainings, work, interruption, witness)
         verdict = _without_removed(work, output, verdict)
         reports.write(verdict)
-        _print(verdict, as_json=as_json)
-    context.exit(verdict.exit_status)
+        with ending_with(verdict.exit_status):
+            _print(verdict, as_json=as_json)
 
 
 def _summary_of_runner() -> Path | None:

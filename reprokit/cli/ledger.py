@@ -9,6 +9,7 @@ import click
 
 from reprokit.cli import options
 from reprokit.cli.output import present
+from reprokit.cli.streams import ending_with
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, CannotWriteReport, UsageError
 
 
@@ -19,9 +20,7 @@ from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, CannotWriteReport, U
 @click.option("--sample", metavar="ID", help="Show the steps that had this sample instead.")
 @options.path_option("--export", "FILE", "Write a line for each sample to a .csv or .jsonl file instead.", "target")
 @options.json_option()
-@click.pass_context
 def command(
-    context: click.Context,
     run: Path,
     resumed: tuple[Path, ...],
     step: int | None,
@@ -57,8 +56,9 @@ def command(
         present(answer, as_json=as_json, document=sample_ledger.document, text=sample_ledger.print_sample)
     else:
         overview = sample_ledger.overview(runs)
-        present(overview, as_json=as_json, document=sample_ledger.overview_document, text=sample_ledger.print_overview)
-        context.exit(EXIT_DIFFERENT if overview.findings else EXIT_IDENTICAL)
+        with ending_with(EXIT_DIFFERENT if overview.findings else EXIT_IDENTICAL):
+            shown, words = sample_ledger.overview_document, sample_ledger.print_overview
+            present(overview, as_json=as_json, document=shown, text=words)
 
 
 def _export(run: object, target: Path) -> None:

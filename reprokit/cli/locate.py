@@ -8,6 +8,7 @@ import click
 
 from reprokit.cli import options
 from reprokit.cli.output import print_json
+from reprokit.cli.streams import ending_with
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, UsageError
 from reprokit.rundir import RunDirectory
 
@@ -49,9 +50,9 @@ def command(
     except Interrupted as interrupted:
         say("interrupted; nothing was located")
         context.exit(128 + interrupted.number)
-    if as_json:
-        print_json(msgspec.to_builtins(divergence))
-    else:
-        for line in divergence_text.lines(divergence):
-            click.echo(line)
-    context.exit(EXIT_DIFFERENT if divergence.processes else EXIT_IDENTICAL)
+    with ending_with(EXIT_DIFFERENT if divergence.processes else EXIT_IDENTICAL):
+        if as_json:
+            print_json(msgspec.to_builtins(divergence))
+        else:
+            for line in divergence_text.lines(divergence):
+                click.echo(line)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import click
 
@@ -67,8 +69,20 @@ LONGEST_ERROR = 4000
 ERRORS = "docs/errors.md"  # with a section for each slug
 
 
-class ReaderGone(Exception):
-    """Raised when stdout's reader has closed it. click would exit with 1, which for verify means a difference."""
+class PipeBroken(Exception):
+    """Stands for a BrokenPipeError on its way through click, which would exit with 1: for verify a difference."""
+
+    def __init__(self, error: BrokenPipeError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@contextmanager
+def _past_click() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise PipeBroken(error) from error
 
 
 class Commands(CommandGroup):
@@ -80,11 +94,14 @@ class Commands(CommandGroup):
             with formatter.section(title):
                 formatter.write_dl(list(commands.items()), col_max=12)
 
+    def make_context(self, *arguments: Any, **more: Any) -> click.Context:
+        """Parse the command line, which may print the help or the version."""
+        with _past_click():
+            return super().make_context(*arguments, **more)
+
     def invoke(self, ctx: click.Context) -> object:
-        try:
+        with _past_click():
             return super().invoke(ctx)
-        except BrokenPipeError:
-            raise ReaderGone from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -112,10 +129,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         status = reprokit.main(words, prog_name="reprokit", standalone_mode=False)
         sys.stdout.flush()
-    except (ReaderGone, BrokenPipeError):
-        _leave_stdout()
-        status = EXIT_TROUBLE
     except Exception as error:
+        error = error.error if isinstance(error, PipeBroken) else error
+        if isinstance(error, BrokenPipeError):
+            _end_if_unread()
         if "--debug" in options:
             raise
         status = _report(error, subcommand)
@@ -171,6 +188,10 @@ def _print_error(line: str) -> None:
         pass  # nobody is there to read it
 
 
-def _leave_stdout() -> None:
-    """Keep the interpreter from reporting a closed stdout at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _end_if_unread() -> None:
+    """End as a program ends whose output nobody reads any more: by SIGPIPE, which Python ignores."""
+    from reprokit.cli.streams import is_unread
+    from reprokit.launch.process import die_by
+
+    if is_unread():
+        die_by(signal.SIGPIPE)

@@ -82,6 +82,8 @@ def _print_findings(path: Path, as_json: bool) -> None:
             print()  # nobody knows whether the command's last line was ended
         show(path, profiled, as_json=as_json)
         sys.stdout.flush()
+    except BrokenPipeError:
+        pass  # nobody reads them
     except (ReprokitError, OSError) as error:
         warn(f"the findings could not be shown: {error}")
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from reprokit.cli import options
 from reprokit.cli.options import flag
 from reprokit.cli.output import say_next, stdout_kept
+from reprokit.cli.streams import ending_with
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, NoCommand
 from reprokit.recipe import RecipeSettings
 
@@ -91,10 +92,11 @@ def command(
     except Interrupted as interrupted:
         say(f"interrupted; what was found so far is in {work.place / 'journal.md'}")
         context.exit(128 + interrupted.number)
-    if as_json:
-        click.echo(journals.document(journal), nl=False)
-    else:
-        narrative.print_journal(journal, work.place)
-    if journal.verdict == "identical":
-        say_next("reprokit", "record", "--recipe", shown(work.place / RECIPE), "--", *context.obj)
-    context.exit(EXIT_IDENTICAL if journal.verdict == "identical" else EXIT_DIFFERENT)
+    is_identical = journal.verdict == "identical"
+    with ending_with(EXIT_IDENTICAL if is_identical else EXIT_DIFFERENT):
+        if as_json:
+            click.echo(journals.document(journal), nl=False)
+        else:
+            narrative.print_journal(journal, work.place)
+        if is_identical:
+            say_next("reprokit", "record", "--recipe", shown(work.place / RECIPE), "--", *context.obj)

@@ -10,6 +10,7 @@ import click
 
 from reprokit.cli import options
 from reprokit.cli.output import present, stdout_kept
+from reprokit.cli.streams import ending_with
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, NoCommand, UsageError
 
 SIGNALS = ("INT", "TERM", "KILL")
@@ -91,5 +92,5 @@ def command(
     if output is None and finding.is_exact:
         shutil.rmtree(work.place, ignore_errors=True)
         finding.runs.clear()
-    present(finding, as_json=as_json, document=document, text=print_finding)
-    context.exit(EXIT_IDENTICAL if finding.is_exact else EXIT_DIFFERENT)
+    with ending_with(EXIT_IDENTICAL if finding.is_exact else EXIT_DIFFERENT):
+        present(finding, as_json=as_json, document=document, text=print_finding)

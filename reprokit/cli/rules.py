@@ -11,7 +11,8 @@ import click
 from reprokit.cli import options
 from reprokit.cli.options import flag
 from reprokit.cli.output import print_json
-from reprokit.errors import EXIT_DIFFERENT, CannotWriteRun
+from reprokit.cli.streams import ending_with
+from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, CannotWriteRun
 
 if TYPE_CHECKING:
     from reprokit.findings import Finding
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
 @flag("--follow", "Wait for further steps until the training has ended.")
 @options.json_option()
 @options.REVEAL
-@click.pass_context
-def command(context: click.Context, run: Path, specs: tuple[str, ...], follow: bool, as_json: bool) -> None:
+def command(run: Path, specs: tuple[str, ...], follow: bool, as_json: bool) -> None:
     """Judge RUN by the tensors that it saved, with rules of SageMaker Debugger.
 
     Each finding says what is wrong, in which tensor and module, where that was made, and why. The findings of a
@@ -50,11 +50,11 @@ def command(context: click.Context, run: Path, specs: tuple[str, ...], follow: b
         evaluation.keep(trial, session)
     except CannotWriteRun as error:
         warn(f"the findings are not kept: {error}")
-    if as_json:
-        print_json(report.document(trial.path, session))
-    else:
-        report.print_end(trial.path, session)
-    context.exit(EXIT_DIFFERENT if session.findings else 0)
+    with ending_with(EXIT_DIFFERENT if session.findings else EXIT_IDENTICAL):
+        if as_json:
+            print_json(report.document(trial.path, session))
+        else:
+            report.print_end(trial.path, session)
 
 
 def _wait() -> bool:

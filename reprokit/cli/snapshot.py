@@ -7,13 +7,14 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from reprokit.cli import options
 from reprokit.cli.groups import CommandGroup
 from reprokit.cli.output import present, print_json, stdout_kept
+from reprokit.cli.streams import ending_with
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, BadSnapshot
 from reprokit.untrusted_json import object_in
 
@@ -120,7 +121,7 @@ def _redo(
     timeout: float | None,
     patches: tuple[str, ...],
     snapshot_only: bool = False,
-) -> NoReturn:
+) -> None:
     from reprokit.capture import report
     from reprokit.launch import redo
     from reprokit.launch.interruption import Interrupted, Interruption
@@ -152,12 +153,11 @@ def _redo(
             except Interrupted as interrupted:
                 say("interrupted; nothing was explained")
                 sys.exit(128 + interrupted.number)
-    if as_json:
-        print_json({**result, "mode": mode, "snapshot": str(place)})
-    else:
-        report.print_result(result, mode)
-    sys.stdout.flush()
-    sys.exit(EXIT_IDENTICAL if _is_same(result) else EXIT_DIFFERENT)
+    with ending_with(EXIT_IDENTICAL if _is_same(result) else EXIT_DIFFERENT):
+        if as_json:
+            print_json({**result, "mode": mode, "snapshot": str(place)})
+        else:
+            report.print_result(result, mode)
 
 
 def _is_same(result: dict[str, Any]) -> bool:

@@ -11,6 +11,7 @@ from msgspec import to_builtins
 
 from reprokit.cli import options, tolerances
 from reprokit.cli.output import present, print_json, say_next
+from reprokit.cli.streams import ending_with
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, NothingComparable
 from reprokit.launch.rundirectory import shown
 from reprokit.run_home import keep_verdict, last_replay, newest_replay, pair_of
@@ -19,6 +20,7 @@ from reprokit.tolerance import QUANTITIES, Tolerances
 
 if TYPE_CHECKING:
     from reprokit.verify.compare.ranks import RankAgreement
+    from reprokit.verify.compare.runs import Comparison
 
 
 @click.command(epilog="Example: reprokit verify last")
@@ -29,10 +31,7 @@ if TYPE_CHECKING:
 @options.ADVISING
 @options.REVEAL
 @tolerances.options(QUANTITIES)
-@click.pass_context
-def command(
-    context: click.Context, run1: Path | None, run2: Path | None, every_leaf: bool, as_json: bool, accepted: Tolerances
-) -> None:
+def command(run1: Path | None, run2: Path | None, every_leaf: bool, as_json: bool, accepted: Tolerances) -> None:
     """Compare the runs RUN1 and RUN2: metrics, weights and outputs, bit for bit.
 
     RUN1 and RUN2 are paths or names, such as 'last' (see 'reprokit ls'). RUN1 alone is compared with its
@@ -50,30 +49,35 @@ def command(
     from reprokit.verify.show.comparison import document, print_comparison
 
     if run1 and run2 and all(map(hosts.parts, (run1, run2))):
-        context.exit(_of_hosts(run1, run2, every_leaf=every_leaf, as_json=as_json, accepted=accepted))
+        _show_hosts(run1, run2, every_leaf=every_leaf, as_json=as_json, accepted=accepted)
+        return
     if run1 and not run2 and (agreements := _of_ranks(run1)):
-        context.exit(_show_ranks(run1, agreements, as_json=as_json))
+        _show_ranks(run1, agreements, as_json=as_json)
+        return
     pair = (run1, run2) if run1 and run2 else pair_of(RunDirectory(run1) if run1 else last_replay())
     for path in pair:
         require_whole(path)
     comparison = compare(*pair, tolerances=accepted)
     keep_verdict(comparison.left, comparison.right, comparison.verdict.value)
     text = partial(print_comparison, every_leaf=every_leaf)
-    present(comparison, as_json=as_json, document=document, text=text)
-    if comparison.verdict.differs:
-        from reprokit.questions.locate import is_locatable
+    with ending_with(EXIT_DIFFERENT if comparison.verdict.differs else EXIT_IDENTICAL):
+        present(comparison, as_json=as_json, document=document, text=text)
+        _say_next(comparison, pair, as_json=as_json)
 
-        if not as_json and is_locatable(comparison.left, comparison.right):
-            say_next("reprokit", "locate", *map(shown, pair))
-        else:
-            say_next("reprokit", "profile", "--", *comparison.left.run.command)
-    else:
+
+def _say_next(comparison: Comparison, pair: tuple[Path, Path], *, as_json: bool) -> None:
+    from reprokit.questions.locate import is_locatable
+
+    if not comparison.verdict.differs:
         say_next("reprokit", "report", *map(shown, pair), "-o", "report.html")
-    context.exit(EXIT_DIFFERENT if comparison.verdict.differs else EXIT_IDENTICAL)
+    elif not as_json and is_locatable(comparison.left, comparison.right):
+        say_next("reprokit", "locate", *map(shown, pair))
+    else:
+        say_next("reprokit", "profile", "--", *comparison.left.run.command)
 
 
-def _of_hosts(left: Path, right: Path, *, every_leaf: bool, as_json: bool, accepted: Tolerances) -> int:
-    """Compare two runs of several hosts; return the exit status."""
+def _show_hosts(left: Path, right: Path, *, every_leaf: bool, as_json: bool, accepted: Tolerances) -> None:
+    """Compare two runs of several hosts."""
     from reprokit.verify.compare import hosts
     from reprokit.verify.compare.runs import require_whole
     from reprokit.verify.show.hosts import document_of_hosts, print_hosts
@@ -84,8 +88,9 @@ def _of_hosts(left: Path, right: Path, *, every_leaf: bool, as_json: bool, accep
     compared = hosts.compare(left, right, tolerances=accepted)
     for comparison in compared.hosts.values():
         keep_verdict(comparison.left, comparison.right, comparison.verdict.value)
-    present(compared, as_json=as_json, document=document_of_hosts, text=partial(print_hosts, every_leaf=every_leaf))
-    return EXIT_DIFFERENT if compared.verdict.differs else EXIT_IDENTICAL
+    with ending_with(EXIT_DIFFERENT if compared.verdict.differs else EXIT_IDENTICAL):
+        text = partial(print_hosts, every_leaf=every_leaf)
+        present(compared, as_json=as_json, document=document_of_hosts, text=text)
 
 
 def _of_ranks(run: Path) -> list[RankAgreement]:
@@ -99,8 +104,8 @@ def _of_ranks(run: Path) -> list[RankAgreement]:
     return ranks.agreements(directory, named or None)
 
 
-def _show_ranks(run: Path, agreements: list[RankAgreement], *, as_json: bool) -> int:
-    """Print how ranks agree; return the exit status."""
+def _show_ranks(run: Path, agreements: list[RankAgreement], *, as_json: bool) -> None:
+    """Print how ranks agree."""
     states = {agreement.state.value for agreement in agreements}
     if states.isdisjoint(["equal", "parted"]):
         raise NothingComparable(f"no replay of {run} is here, and {agreements[0].words}")
@@ -108,8 +113,8 @@ def _show_ranks(run: Path, agreements: list[RankAgreement], *, as_json: bool) ->
         "run": str(run),
         "ranks": [{**to_builtins(agreement), "words": agreement.words} for agreement in agreements],
     }
-    if as_json:
-        print_json(document)
-    for agreement in () if as_json else agreements:
-        click.echo(f"{agreement.state.value}: {agreement.words}")
-    return EXIT_DIFFERENT if "parted" in states else EXIT_IDENTICAL
+    with ending_with(EXIT_DIFFERENT if "parted" in states else EXIT_IDENTICAL):
+        if as_json:
+            print_json(document)
+        for agreement in () if as_json else agreements:
+            click.echo(f"{agreement.state.value}: {agreement.words}")

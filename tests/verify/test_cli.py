@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from importlib import resources
@@ -341,14 +342,69 @@ def test_a_random_profile_that_is_not_what_was_recorded_is_no_basis(pair: Pair, 
     assert str(left / rundir.ENTROPY) in shown.stdout
 
 
-@pytest.mark.parametrize("command", ["verify", "show"])
-def test_a_reader_that_goes_away_is_trouble_and_no_verdict(pair: Pair, command: str) -> None:
-    runs = [str(building.write()) for building in pair][: 2 if command == "verify" else 1]
+def unread(words: str, descriptor: int, *runs: Path) -> tuple[int, str]:
+    """Run the command with a pipe that nobody reads; return its status, and what the other stream has."""
+    command = [
+        sys.executable,
+        "-m",
+        "reprokit",
+        *(runs[int(word)] if word.isdigit() else word for word in words.split()),
+    ]
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run([sys.executable, "-m", "reprokit", command, *runs], stdout=writer, stderr=subprocess.PIPE)
+    streams = (writer, subprocess.PIPE) if descriptor == 1 else (subprocess.PIPE, writer)
+    done = subprocess.run(command, stdout=streams[0], stderr=streams[1], cwd=runs[0].parent)
     os.close(writer)
-    assert (done.returncode, done.stderr) == (2, b"")
+    return done.returncode, ((done.stdout or b"") + (done.stderr or b"")).decode()
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("verify -q 0 0", 0),
+        ("verify -q 0 1", 1),
+        ("diff 0 1 --all", 1),
+        ("check 0", 1),
+        ("show 0", -signal.SIGPIPE),
+        ("ls .", -signal.SIGPIPE),
+        ("show --help", -signal.SIGPIPE),
+        ("--version", -signal.SIGPIPE),
+    ],
+)
+def test_output_that_nobody_reads_takes_no_verdict_away_and_makes_none(pair: Pair, words: str, status: int) -> None:
+    """Without a verdict a command ends by SIGPIPE, as other programs do."""
+    pair[1].run.exit_code = 1
+    runs = [building.write() for building in pair]
+    assert unread(words, 1, *runs) == (status, "")
+
+
+def test_a_pipe_that_broke_elsewhere_is_trouble(tmp_path: Path) -> None:
+    script = """
+from reprokit.cli.main import main
+from reprokit.verify.show import run_list
+def runs(place): raise BrokenPipeError(32, "Broken pipe")
+run_list.runs = runs
+main(["ls", "."])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr[:49]) == (2, "reprokit: system: the system refused: Broken pipe")
+
+
+def test_an_error_that_nobody_reads_is_one_all_the_same(pair: Pair) -> None:
+    runs = [building.write() for building in pair]
+    assert unread("verify 0 missing", 2, *runs) == (2, "")
+    assert unread("verify 0 1", 2, *runs)[0] == 0  # what is said beside the verdict
+    status, text = unread("verify 0 missing", 1, *runs)
+    assert (status, len(text.splitlines())) == (2, 1)
+
+
+@pytest.mark.parametrize(("second", "status"), [(0, 0), (1, 1)])
+def test_a_pipeline_keeps_the_verdict(pair: Pair, second: int, status: int) -> None:
+    pair[1].run.exit_code = 1
+    runs = [building.write() for building in pair]
+    script = 'set -o pipefail; "$0" -m reprokit verify --all --json "$1" "$2" | head -n 1; exit "$?"'
+    done = subprocess.run(["bash", "-c", script, sys.executable, runs[0], runs[second]], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "{\n", "")
 
 
 def test_stdout_may_be_closed_or_full(pair: Pair) -> None:
