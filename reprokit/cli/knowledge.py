@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,7 +47,9 @@ def command(words: tuple[str, ...], framework: str | None, device: str | None, e
         document = {"format": DOCUMENT_FORMAT, "facts": list(map(knowledge.document, facts_shown))}
         click.echo(json.dumps(document, indent=2))
     elif len(facts_shown) == 1:
-        print_rows(f"{facts_shown[0].id}: {facts_shown[0].title}", list(_wrapped(_lines(facts_shown[0]))))
+        lines = _lines(facts_shown[0])
+        rows = map(Cells, lines) if sys.stdout.isatty() else _wrapped(lines)  # a terminal's width is not ours to choose
+        print_rows(f"{facts_shown[0].id}: {facts_shown[0].title}", list(rows))
     elif words or framework or device or everything:
         _list(facts_shown, len(facts_shown) if everything else MOST_ROWS)
     else:

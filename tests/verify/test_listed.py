@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
 import pty
+import re
+import struct
 import subprocess
+import termios
 from pathlib import Path
 
 import psutil
 import pytest
+from rich.cells import cell_len
 
 from reprokit.model.run import RUNNING
 from reprokit.rundir import RUN
@@ -85,17 +90,73 @@ def test_hostile_names_and_a_running_run_in_a_pipe_and_on_a_terminal(tmp_path: P
     assert piped[1].stdout.splitlines()[0].endswith(f": in progress (process {process.pid})")
 
 
-def on_a_terminal(directory: Path, *arguments: str) -> str:
-    """What is written to a terminal of 400 columns."""
+WIDE = "訓練データを読み込む"  # each character takes two columns of a terminal
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs whose commands are long, wide, and of several lines."""
+    home = tmp_path_factory.mktemp("wide")
+    commands = {"latin": "x = 1; " * 20, "lines": "x = 1\n" * 20, WIDE[:2]: WIDE * 5, "short": WIDE}
+    for name, command in commands.items():
+        building = recording(home / name)
+        building.run.command = ["python", "-c", command]
+        building.losses(0.5)
+        building.write()
+    return home
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_each_run_is_one_line_of_a_terminal(wide: Path, columns: int) -> None:
+    headline, headings, *lines = plain(on_a_terminal(wide, "ls", ".", columns=columns))
+    assert headline == ".: 4 runs"
+    assert headings.split()[0] == "name"
+    assert ("size" in headings) == (columns > 40), "what is left out of a line that is too short"
+    assert sorted(line.split()[0] for line in lines) == sorted(["latin", "lines", WIDE[:2], "short"])
+    assert all(cell_len(line) <= columns for line in lines)
+    assert all("exit 0" in line for line in lines)
+    assert sum("…" in line for line in lines) == {40: 4, 80: 3, 200: 1}[columns]
+    assert max(map(cell_len, lines)) > columns - 12, "a line is not cut before its end"
+
+
+def test_wide_characters_keep_columns_in_line_in_a_pipe(wide: Path, reprokit: Reprokit) -> None:
+    lines = reprokit.run("ls", str(wide)).stdout.splitlines()[1:]
+    place = cell_len(lines[0].partition("status")[0])
+    assert [cell_len(line.partition("exit 0")[0]) for line in lines[1:]] == [place] * 4
+
+
+@pytest.mark.parametrize(
+    ("command", "kept"),
+    [
+        (f"show {WIDE[:2]}", ["environment", WIDE[:9]]),
+        ("verify lines short", ["evaluation", "process", "metrics", "states", "different"]),
+    ],
+)
+def test_cells_that_do_not_fit_are_folded_and_not_cut(wide: Path, command: str, kept: list[str]) -> None:
+    for columns in (40, 80):
+        lines = plain(on_a_terminal(wide, *command.split(), columns=columns))
+        assert max(map(cell_len, lines)) <= columns
+        assert not [word for word in kept if not any(word in line for line in lines)]
+
+
+def plain(text: str) -> list[str]:
+    """The lines without colors and the spaces at their ends."""
+    return [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()]
+
+
+def on_a_terminal(directory: Path, *arguments: str, columns: int = 400) -> str:
+    """What is written to a terminal of so many columns."""
     reader, writer = pty.openpty()
-    environment = {**os.environ, "COLUMNS": "400", "TERM": "xterm-256color"}
+    fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("4H", 50, columns, 0, 0))
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    environment.pop("COLUMNS", None)
     with subprocess.Popen([COMMAND, *arguments], cwd=directory, env=environment, stdout=writer) as process:
         os.close(writer)
         text = b""
         while block := read_or_end(reader):
             text += block
     os.close(reader)
-    assert process.returncode == 0
+    assert process.returncode in (0, 1)
     return text.decode()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,14 +15,14 @@ from reprokit import run_home, rundir
 from reprokit.errors import RunError, RunNotFound
 from reprokit.model.run import FAILED
 from reprokit.rundir import RunDirectory
-from reprokit.screen import Cells, print_rows
+from reprokit.screen import Cells, OneLine, print_rows
 from reprokit.verify.compare.status import ended
 
 FORMAT = 1
 HEADINGS = ("name", "when", "command", "status", "of", "verdict", "size")
+LEFT_OUT = ("of", "size", "when", "verdict", "command", "status")  # in this order if the line is too short
 STYLES = {"identical": "green", "tolerated": "yellow", "different": "bold red"}
-GAPS = 2 * (len(HEADINGS) - 1)
-LEAST = 12  # minimum width of the command's column
+ONE_LINE = OneLine(cut=HEADINGS.index("command"), least=12, left_out=tuple(map(HEADINGS.index, LEFT_OUT)))
 RECENT = 300 * 86400  # seconds within which a time is shown without its year
 
 
@@ -116,15 +115,9 @@ def _entry(listed: ListedRun) -> dict[str, Any]:
 def print_runs(directory: Path, listed_runs: list[ListedRun]) -> None:
     """Print the runs, as wide as the terminal."""
     table = [HEADINGS, *map(cells, listed_runs)] if listed_runs else []
-    other_widths = [max(map(len, column)) for number, column in enumerate(zip(*table, strict=True)) if number != 2]
-    width = max(LEAST, shutil.get_terminal_size().columns - sum(other_widths) - GAPS)
-    rows = [Cells((*row[:2], _cut(row[2], width), *row[3:]), STYLES.get(row[5], "")) for row in table]
+    rows = [Cells(row, STYLES.get(row[5], "")) for row in table]
     problems = [listed.problem for listed in listed_runs if listed.problem]
-    print_rows(headline(directory, listed_runs), rows, problems)
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
+    print_rows(headline(directory, listed_runs), rows, problems, one_line=ONE_LINE)
 
 
 def headline(directory: Path, listed_runs: list[ListedRun]) -> str:
