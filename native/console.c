@@ -25,7 +25,7 @@
 #define NOTHING 3
 #define NO_FILE -1
 
-_Static_assert(sizeof(struct rk_console) == 352, "the layout of a console file's head");
+_Static_assert(sizeof(struct rk_console) == 360, "the layout of a console file's head");
 _Static_assert(offsetof(struct rk_console, pid) == offsetof(struct rk_file, pid), "the broker looks at either");
 
 /* ---- which descriptors ------------------------------------------------------------------------------------ */
@@ -74,27 +74,57 @@ static int open_console_file(uint32_t number, int flags) {
     return rk_open(path, O_RDWR | O_NOFOLLOW | flags, 0600);
 }
 
-static struct rk_console *map_file(int fd) {
-    if (rk_reserve(fd, 0, SMALL) != 0) return NULL;
-    struct rk_console *console = rk_map(LARGEST, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (!console) return NULL;
-    rk_keep(console, LARGEST);
-    return console;
-}
-
-static struct rk_console *make_console(void) {
+static int open_or_create(void) {
     uint32_t number = 0;
+    if (rk_process->console_opened) return open_console_file(rk_process->console_number, 0);
     int fd = open_console_file(number, O_CREAT | O_EXCL);
     while (fd == -EEXIST && ++number < TRIES) fd = open_console_file(number, O_CREAT | O_EXCL);
-    if (fd < 0) return NULL;
-    struct rk_console *console = map_file(fd);
-    rk_close(fd);
-    if (!console) return NULL;
-    console->pid = (uint32_t)rk_getpid();
-    console->incarnation = number;
-    rk_append(console->identity, sizeof(console->identity), 0, rk_identity);
-    console->format = RK_CONSOLE_FORMAT;
-    memcpy(console->magic, "RKCONSOL", sizeof(console->magic));
+    rk_process->console_number = number;
+    rk_process->console_opened = fd >= 0;
+    return fd;
+}
+
+/* Writes the head by one system call: a file has all of it, or is empty or zeros, whatever runs out here. */
+static int write_head(int fd, uint64_t missed, uint32_t unseen) {
+    struct rk_console head = {.magic = "RKCONSOL",
+                              .format = RK_CONSOLE_FORMAT,
+                              .unseen = unseen,
+                              .pid = (uint32_t)rk_getpid(),
+                              .incarnation = rk_process->console_number,
+                              .missed = missed};
+    rk_append(head.identity, sizeof(head.identity), 0, rk_identity);
+    if (!rk_within_limit(sizeof(head))) return EFBIG;
+    long n = rk_call(SYS_pwrite64, fd, (long)&head, sizeof(head), 0, 0, 0);
+    return n == sizeof(head) ? 0 : n < 0 ? (int)-n : ENOSPC;
+}
+
+static int map_file(int fd, struct rk_console **console) {
+    int error = rk_reserve(fd, 0, SMALL);
+    if (error) return error;
+    *console = rk_map(LARGEST, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (!*console) return ENOMEM;
+    rk_keep(*console, LARGEST);
+    return 0;
+}
+
+/* Returns whether only memory, room or descriptors are short: the next text that is printed tries again. */
+static bool is_shortage(int error) {
+    return error == ENOMEM || error == EMFILE || error == ENFILE || error == ENOSPC || error == EDQUOT;
+}
+
+/* Creates the file; after a failure it counts the `size` bytes as missed, in the head if that can be written. */
+static struct rk_console *make_console(uint64_t size) {
+    struct rk_console *console = NULL;
+    int fd = open_or_create(), error = fd < 0 ? -fd : write_head(fd, rk_process->console_missed + size, 0);
+    if (!error) error = map_file(fd, &console);
+    if (fd >= 0) rk_close(fd);
+    if (error) rk_process->console_missed += size;
+    if (rk_process->file) rk_process->file->unprinted = rk_process->console_opened ? 0 : rk_process->console_missed;
+    if (error) {
+        rk_process->console_full = !rk_process->console_opened && !is_shortage(error);
+        return NULL;
+    }
+    console->missed = rk_process->console_missed;
     rk_process->console_reserved = SMALL;
     return console;
 }
@@ -105,7 +135,7 @@ static bool extend(uint64_t end) {
     if (end <= reserved) return true;
     if (size < end) size = (end + 4095) & ~UINT64_C(4095);
     if (size > LARGEST) size = LARGEST;
-    int fd = open_console_file(rk_process->console->incarnation, 0);
+    int fd = open_console_file(rk_process->console_number, 0);
     if (fd < 0) return false;
     int error = rk_reserve(fd, reserved, size - reserved);
     rk_close(fd);
@@ -131,24 +161,20 @@ static void rotate_area(struct rk_console *console, uint64_t number) {
     __atomic_store_n(&console->current, number + 1, __ATOMIC_RELEASE);
 }
 
-/* Creates the file, switches to the next area or extends the file, with signals blocked. */
-static bool prepare_area(uint64_t number, uint64_t size) {
+/* Switches to the next area or extends the file. Call with the lock held. */
+static bool prepare_area(struct rk_console *console, uint64_t number, uint64_t size) {
+    uint64_t used = area_of(console, number)->used, room = number ? RK_CONSOLE_LAST : RK_CONSOLE_FIRST;
+    if (used + size <= room) return extend(start_of(number) + used + size);
+    rotate_area(console, number);
+    return true;
+}
+
+/* Makes room for a record of this size in the area of this number, with signals blocked. */
+static bool make_room(struct rk_console *console, uint64_t number, uint64_t size) {
     rk_signals before = rk_block_signals();
     rk_lock(&rk_process->console_lock);
-    struct rk_console *console = rk_process->console;
-    if (!console && !rk_process->console_full) {
-        console = make_console();
-        __atomic_store_n(&rk_process->console, console, __ATOMIC_RELEASE);
-    }
-    bool is_full = rk_process->console_full || !console;
-    if (!is_full && size) {
-        uint64_t used = area_of(console, number)->used, room = number ? RK_CONSOLE_LAST : RK_CONSOLE_FIRST;
-        if (used + size > room)
-            rotate_area(console, number);
-        else
-            is_full = !extend(start_of(number) + used + size);
-    }
-    rk_process->console_full = is_full;
+    if (!rk_process->console_full) rk_process->console_full = !prepare_area(console, number, size);
+    bool is_full = rk_process->console_full;
     rk_unlock(&rk_process->console_lock);
     rk_restore_signals(before);
     return !is_full;
@@ -162,7 +188,7 @@ static uint8_t *claim(struct rk_console *console, uint64_t size) {
         bool has_room = used + size <= (number ? RK_CONSOLE_LAST : RK_CONSOLE_FIRST) &&
                         end <= __atomic_load_n(&rk_process->console_reserved, __ATOMIC_ACQUIRE);
         if (RK_UNLIKELY(!has_room)) {
-            if (!prepare_area(number, size)) return NULL;
+            if (!make_room(console, number, size)) return NULL;
         } else if (__atomic_compare_exchange_n(&area->used, &used, used + size, true, __ATOMIC_ACQ_REL,
                                                __ATOMIC_RELAXED)) {
             return (uint8_t *)console + end - size;
@@ -170,10 +196,18 @@ static uint8_t *claim(struct rk_console *console, uint64_t size) {
     }
 }
 
-static struct rk_console *own_console(void) {
+/* Returns the file, which is created for the first `size` bytes that are printed; NULL if it cannot be. */
+static struct rk_console *own_console(uint64_t size) {
     struct rk_console *console = __atomic_load_n(&rk_process->console, __ATOMIC_ACQUIRE);
     if (RK_LIKELY(console != NULL) || rk_process->console_full) return console;
-    return prepare_area(0, 0) ? rk_process->console : NULL;
+    rk_signals before = rk_block_signals();
+    rk_lock(&rk_process->console_lock);
+    if (!rk_process->console && !rk_process->console_full)
+        __atomic_store_n(&rk_process->console, make_console(size), __ATOMIC_RELEASE);
+    console = rk_process->console;
+    rk_unlock(&rk_process->console_lock);
+    rk_restore_signals(before);
+    return console;
 }
 
 /* ---- what is printed ----------------------------------------------------------------------------------------- */
@@ -201,7 +235,7 @@ static inline bool may_be_console(int fd, ssize_t size) { return (fd == 1 || fd 
 static __attribute__((noinline)) void store_written(int fd, const struct iovec *parts, int count, size_t size) {
     if (rk_plan.prints) rk_process_check();
     int stream = rk_plan.prints ? cached_stream_of(fd) : NO_FILE;
-    struct rk_console *console = stream == NO_FILE ? NULL : own_console();
+    struct rk_console *console = stream == NO_FILE ? NULL : own_console(size);
     for (int i = 0; console && i < count && size > 0; i++) {
         size_t part = parts[i].iov_len < size ? parts[i].iov_len : size;
         store(console, stream, parts[i].iov_base, part);
@@ -244,10 +278,25 @@ void rk_console_before_fork(void) {
     if (rk_plan.prints) stdio_before_fork |= streams_of_stdio();
 }
 
+/* Notes what was not seen in a file without text, for which no memory is needed. */
+static void write_unseen(uint32_t unseen) {
+    int fd = open_or_create();
+    if (fd < 0) return;
+    write_head(fd, rk_process->console_missed, unseen);
+    rk_close(fd);
+}
+
 void rk_console_end(void) {
     if (!rk_plan.prints) return;
     rk_process_check();
-    int streams_found = streams_of_stdio() & ~(rk_is_forked ? stdio_before_fork : 0);
-    struct rk_console *console = streams_found ? own_console() : NULL;
-    if (console) __atomic_or_fetch(&console->unseen, (uint32_t)streams_found, __ATOMIC_RELAXED);
+    uint32_t unseen = (uint32_t)(streams_of_stdio() & ~(rk_is_forked ? stdio_before_fork : 0));
+    if (!unseen) return;
+    rk_signals before = rk_block_signals();
+    rk_lock(&rk_process->console_lock);
+    if (rk_process->console)
+        __atomic_or_fetch(&rk_process->console->unseen, unseen, __ATOMIC_RELAXED);
+    else
+        write_unseen(unseen);
+    rk_unlock(&rk_process->console_lock);
+    rk_restore_signals(before);
 }

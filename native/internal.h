@@ -242,8 +242,11 @@ struct rk_process {
     uint32_t read_lines;        /* lines appended to read.paths itself */
     struct rk_console *console; /* what this process printed; NULL before it printed anything */
     uint64_t console_reserved;  /* bytes of the console file that have blocks on the disk */
-    uint32_t console_lock;      /* guards console and console_reserved */
+    uint64_t console_missed;    /* bytes that were printed while the file could not be created */
+    uint32_t console_lock;      /* guards all of the console */
     uint32_t console_full;      /* nothing more can be stored */
+    uint32_t console_number;    /* of the file among those of this identity */
+    uint32_t console_opened;    /* the file has its name */
     uint32_t started[512];      /* Bloom filter of one hash: streams of threads that have started */
 };
 

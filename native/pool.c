@@ -199,15 +199,17 @@ static bool claim_place(struct rk_claim *table, int fd, int level, uint64_t slot
     return place != NULL;
 }
 
-static int take_slot_and_claim(int fd, const char *directory, uint64_t hash, uint32_t *number, uint64_t *offset) {
+/* Takes and maps a slot, then claims a place for it: memory may be short, and nobody is known by a claim without it. */
+static int take_slot_and_claim(int fd, const char *directory, uint64_t hash, uint32_t *number, uint8_t **mapped) {
     for (int level; (level = find_level(fd)) < RK_POOL_LEVELS;) {
         struct rk_claim *table = rk_map(table_size(level), PROT_READ | PROT_WRITE, MAP_SHARED, fd, table_of(level));
         if (!table) return -ENOMEM;
         uint64_t slot;
         int error = take_slot(fd, level, (struct rk_level *)table, &slot);
+        if (!error) *mapped = rk_map(RK_SLOT, PROT_READ | PROT_WRITE, MAP_SHARED, fd, slot_at(level, slot));
+        if (!error && !*mapped) error = -ENOMEM;
         if (!error && !claim_place(table, fd, level, slot, directory, hash, number)) error = -ENOSPC;
         rk_unmap(table, table_size(level));
-        *offset = slot_at(level, slot);
         if (error != -EAGAIN) return error;
     }
     return -ENOSPC;
@@ -218,10 +220,9 @@ uint8_t *rk_pool_take(const char *directory, uint64_t hash, uint32_t *number) {
     int fd = open_pool(directory, O_RDWR);
     if (fd == -ENOENT) fd = make_pool(directory);
     if (fd < 0) return NULL;
-    uint64_t offset;
     uint8_t *slot = NULL;
-    if (hash && take_slot_and_claim(fd, directory, hash, number, &offset) == 0)
-        slot = rk_map(RK_SLOT, PROT_READ | PROT_WRITE, MAP_SHARED, fd, offset);
+    int error = hash ? take_slot_and_claim(fd, directory, hash, number, &slot) : -EINVAL;
     rk_close(fd);
-    return slot;
+    if (error && slot) rk_unmap(slot, RK_SLOT);
+    return error ? NULL : slot;
 }

@@ -157,7 +157,8 @@ struct rk_file {
     uint64_t stand_in;    /* --clock: the process id that native code was given; 0 if it requested none */
     uint64_t ended;       /* 1: the process ended normally, not by a signal or an exec */
     uint64_t runtimes;    /* of withheld requests: bits of enum rk_runtime */
-    uint8_t reserved[328];
+    uint64_t unprinted;   /* bytes that were printed while no console file could be opened */
+    uint8_t reserved[320];
 };
 
 /* REPROKIT_RUN/entropy/pool.entropy: this page, then levels. A level is a table of claims, twice as many as it has
@@ -267,6 +268,7 @@ struct rk_console {
     struct rk_console_area areas[3];
     uint64_t dropped; /* bytes of records that were overwritten */
     uint64_t lost;    /* bytes that could not be stored: a full disk, a limit */
+    uint64_t missed;  /* bytes that were printed before all others, when the file could not be created */
 };
 struct rk_console_record {
     uint32_t size;  /* of the bytes */

@@ -1,7 +1,8 @@
 """Reads what the processes of a run printed: the files of console/, which native/console.c writes.
 
 The files may come from somebody else: every length is compared with what is there before it is used. Of one process at
-most 16 MiB are kept, the first part and the last.
+most 16 MiB are kept, the first part and the last. A file that is empty or zeros alone was never begun: its process had
+no memory, room or descriptors when it printed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MAX_PROCESSES = 100_000
 STREAMS = ("stdout", "stderr")
 _PIECE = 64 << 10  # bytes of a record that is written here
 
-_HEAD = struct.Struct("<8sIIQII256s6QQQ")
+_HEAD = struct.Struct("<8sIIQII256s6QQQQ")
 _RECORD = struct.Struct("<IBBH")
 _HEAD_SIZE, _FIRST, _LAST = 4096, 8384512, 4194304
 _AREAS = ((_HEAD_SIZE, _FIRST), (_HEAD_SIZE + _FIRST, _LAST), (_HEAD_SIZE + _FIRST + _LAST, _LAST))
@@ -49,6 +50,7 @@ class ConsoleHead(msgspec.Struct, frozen=True):
     areas: list[tuple[int, int]]  # numbers and bytes
     dropped: int
     lost: int
+    missed: int = 0  # bytes that were printed before the file could be begun
 
     @property
     def process(self) -> str:
@@ -64,19 +66,41 @@ class ProcessConsole(msgspec.Struct, frozen=True):
     last: list[PrintedPiece] = []  # behind what was dropped; empty where nothing was
     dropped: int = 0  # bytes between the two
     lost: int = 0  # bytes after them: a full disk, a limit, a torn end
+    begun: bool = True  # False where it may have printed, and its file was never begun
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether all that it printed is here, as far as the shim saw it."""
+        return self.begun and not (self.dropped or self.lost)
+
+
+NEVER_BEGUN = ProcessConsole(begun=False)
 
 
 def heads(run: RunDirectory) -> dict[str, ConsoleHead]:
     """Return the head of the file of each process that printed, by the process."""
-    files = bounded_names(run.path / CONSOLE, ENDING)
-    if len(files) > MAX_PROCESSES:
-        raise RunDamaged(f"{run.path / CONSOLE} holds more than {MAX_PROCESSES} files; the run cannot be used")
     heads_by_process: dict[str, ConsoleHead] = {}
-    for name in files:
-        head = _head(run, name, run.read(os.path.join(CONSOLE, name), _LARGEST, _HEAD.size))
+    for name in _files(run):
+        place = os.path.join(CONSOLE, name)
+        data = run.read(place, _LARGEST, _HEAD.size)
+        if not any(data) and run.is_never_begun(place):
+            continue
+        head = _head(run, name, data)
         if heads_by_process.setdefault(head.process, head) is not head:
             raise _damaged(run, name, "is of the same process as another file")
     return heads_by_process
+
+
+def never_begun(run: RunDirectory) -> list[str]:
+    """Return the names of the files that their processes could not begin: what was printed is not known."""
+    return [name for name in _files(run) if run.is_never_begun(os.path.join(CONSOLE, name))]
+
+
+def _files(run: RunDirectory) -> list[str]:
+    files = bounded_names(run.path / CONSOLE, ENDING)
+    if len(files) > MAX_PROCESSES:
+        raise RunDamaged(f"{run.path / CONSOLE} holds more than {MAX_PROCESSES} files; the run cannot be used")
+    return files
 
 
 def read(run: RunDirectory, head: ConsoleHead) -> ProcessConsole:
@@ -90,10 +114,13 @@ def read(run: RunDirectory, head: ConsoleHead) -> ProcessConsole:
         pieces, rest = _pieces(data[start : start + used])
         parts.append((number, pieces))
         lost += rest
+    first = parts[0][1]
     last = [piece for _, pieces in sorted(parts[1:], key=lambda part: part[0]) for piece in pieces]
+    if head.missed:  # so there is no first part
+        return ProcessConsole([], last if head.dropped else first + last, head.missed + head.dropped, lost)
     if head.dropped:
-        return ProcessConsole(parts[0][1], last, head.dropped, lost)
-    return ProcessConsole(parts[0][1] + last, lost=lost)
+        return ProcessConsole(first, last, head.dropped, lost)
+    return ProcessConsole(first + last, lost=lost)
 
 
 def _head(run: RunDirectory, name: str, data: bytes) -> ConsoleHead:
@@ -143,10 +170,10 @@ def encode(head: ConsoleHead, printed: ProcessConsole) -> bytes:
     """Return a file with this head and this text; what there is no room for is left out."""
     areas = [bytearray() for _ in _AREAS]
     _fill(areas, printed.first, range(1 if head.dropped else len(areas)))
-    _fill(areas, printed.last, range(1, len(areas)))
+    _fill(areas, printed.last, range(1 if head.dropped else 0, len(areas)))
     numbers = [number for index, area in enumerate(areas) for number in (index, len(area))]
     magic = (b"RKCONSOL", FORMAT, head.unseen, len(areas) - 1, head.pid, head.incarnation, head.identity)
-    data = _HEAD.pack(*magic, *numbers, head.dropped, head.lost)
+    data = _HEAD.pack(*magic, *numbers, head.dropped, head.lost, head.missed)
     for (start, _), area in zip(_AREAS, areas, strict=True):
         data = data.ljust(start, b"\0") + area if area else data
     return data.ljust(_HEAD_SIZE, b"\0")

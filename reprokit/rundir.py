@@ -122,6 +122,7 @@ MAX_LINE = 16 << 20  # bytes of one of its lines
 MAX_TEXT = 1 << 20  # characters of one in run.json and outputs.json
 MAX_NUMBER = (1 << 63) - 1  # of what is counted there
 MAX_SECONDS = 1e11
+BLOCK = 1 << 20  # bytes that are read at a time
 
 
 T = TypeVar("T")
@@ -227,6 +228,11 @@ class RunDirectory:
         if len(data) > size:  # it grows while it is read
             raise too_large
         return data
+
+    def is_never_begun(self, name: str) -> bool:
+        """Return whether a file is empty or zeros alone: its process had no memory, room or descriptor to begin it."""
+        with os.fdopen(self.open(name), "rb") as file:
+            return not any(block.strip(b"\0") for block in iter(lambda: file.read(BLOCK), b""))
 
     def has(self, name: str) -> bool:
         return os.path.lexists(self.path / name)
@@ -376,7 +382,7 @@ def seal_files(directory: Path, names: list[str], kind: str) -> SealedFile | Non
         refused = refused_as(RunDamaged, directory / name, "the run cannot be used")
         with refused, open(directory / name, "rb", opener=open_regular) as file:
             digest.update(os.fsencode(name) + b"\0" + os.fstat(file.fileno()).st_size.to_bytes(8, "little"))
-            for block in iter(lambda: file.read(1 << 20), b""):
+            for block in iter(lambda: file.read(BLOCK), b""):
                 digest.update(block)
                 size += len(block)
     return SealedFile(size=size, digest="sha256:" + digest.hexdigest()) if names else None
@@ -406,7 +412,7 @@ def seal_file(path: Path) -> SealedFile | None:
 def sealed(file: IO[bytes]) -> SealedFile:
     """Return size and digest of the rest of an open file."""
     digest, size = hashlib.sha256(), 0
-    for block in iter(lambda: file.read(1 << 20), b""):
+    for block in iter(lambda: file.read(BLOCK), b""):
         digest.update(block)
         size += len(block)
     return SealedFile(size=size, digest=f"sha256:{digest.hexdigest()}")

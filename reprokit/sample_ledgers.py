@@ -259,7 +259,13 @@ def ledgers(run: RunDirectory) -> list[ProcessLedger]:
     sealed = run.run.samples
     if sealed is not None and seal(run.path / SAMPLES) != sealed:
         raise RunDamaged(f"{run.path / SAMPLES} was altered since the run ended; the run cannot be used")
-    return [ProcessLedger(run, name) for name in bounded_names(run.path / SAMPLES, ENDING)]
+    unused = {*never_begun(run)}
+    return [ProcessLedger(run, name) for name in bounded_names(run.path / SAMPLES, ENDING) if name not in unused]
+
+
+def never_begun(run: RunDirectory) -> list[str]:
+    """Return the names of the ledgers that their processes could not begin: which samples they had is not known."""
+    return [name for name in bounded_names(run.path / SAMPLES, ENDING) if run.is_never_begun(f"{SAMPLES}/{name}")]
 
 
 def seal(directory: Path) -> SealedFile | None:

@@ -218,8 +218,14 @@ def _console(run: RunDirectory, directory: Path, normalizer: Secrets) -> None:
             for pieces in (printed.first, printed.last)
         )
         text = msgspec.structs.replace(printed, first=first, last=last)
-        (directory / rundir.CONSOLE).mkdir(exist_ok=True)
-        (directory / rundir.CONSOLE / head.file).write_bytes(console.encode(head, text))
+        _write_console(directory, head.file, console.encode(head, text))
+    for name in console.never_begun(run):
+        _write_console(directory, name, b"")
+
+
+def _write_console(directory: Path, name: str, data: bytes) -> None:
+    (directory / rundir.CONSOLE).mkdir(exist_ok=True)
+    (directory / rundir.CONSOLE / name).write_bytes(data)
 
 
 def _normalized(data: bytes, normalizer: Secrets) -> bytes:

@@ -24,7 +24,7 @@ MAX_CHUNK = 16 << 20  # bytes of a chunk with records: a longer request has seve
 HEAD, CHUNK_HEAD = 1024, 48
 RECORD = 1  # mode of a recording's file
 CLOCK_STREAM = b"#clock"  # suffix of the stream for a thread's reads of the clock
-_HEAD = struct.Struct("<8sIIQII256s256sQ QII4Q4QQQQQQQQQ")
+_HEAD = struct.Struct("<8sIIQII256s256sQ QII4Q4QQQQQQQQQQ")
 _CHUNK = struct.Struct("<IIQQQQQ")
 _EVENT = struct.Struct("<BHBQQ")
 _SITE = struct.Struct("<HQB")
@@ -65,6 +65,7 @@ class EntropyHead(msgspec.Struct, frozen=True):
     stand_in: int
     ended: int
     runtimes: int  # runtimes whose requests were withheld, as bits of RUNTIMES
+    unprinted: int  # bytes that were printed while no console file could be opened
 
 
 class EntropyChunk(msgspec.Struct, frozen=True):

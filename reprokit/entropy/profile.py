@@ -200,6 +200,11 @@ def gave_up(directory: Path, counts: Sequence[ProcessCounts] | None = None) -> l
                 f"process {head.identity}: {head.uncounted} requests were not recorded, as the process had "
                 "no descriptor free; raise its limit (ulimit -n)"
             )
+        if head.unprinted:
+            words.append(
+                f"process {head.identity}: {head.unprinted} bytes that it printed are not kept, as no file could be "
+                "opened for them; raise its limit of descriptors (ulimit -n)"
+            )
     for (reason, error), number in Counter(map(_lost, _names(directory, ".lost"))).items():
         who = "a process" if number == 1 else f"{number} processes"
         words.append(f"{who} could not be recorded at all: {reason} ({error})")

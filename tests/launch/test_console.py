@@ -6,8 +6,10 @@ import json
 import os
 import pty
 import shutil
+import signal
 import stat
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import pytest
 from reprokit import console
 from reprokit.errors import RunDamaged, RunTooNew
 from reprokit.rundir import RunDirectory
-from tests.support import COMMAND, Reprokit, python, rest_slow, shipped_schema
+from tests.support import COMMAND, PLAIN_IMPORTS, Reprokit, python, rest_slow, shipped_schema
 
 SCRIPT = Path(__file__).parents[1] / "trainings" / "printed_results.py"
 
@@ -205,6 +207,8 @@ def damaged(file: Path, how: str) -> None:
         del data[4096:]
     elif how == "magic":
         data[0] = 0
+    elif how == "head":
+        data[:4096] = bytes(4096)
     elif how == "used":
         data[296:304] = b"\xff" * 8
     elif how == "newer":
@@ -212,7 +216,7 @@ def damaged(file: Path, how: str) -> None:
     file.write_bytes(data)
 
 
-@pytest.mark.parametrize("how", rest_slow(["cut", "magic", "used", "newer", "changed"]))
+@pytest.mark.parametrize("how", rest_slow(["head", "cut", "magic", "used", "newer", "changed"]))
 def test_a_damaged_file_is_refused(reprokit: Reprokit, how: str) -> None:
     runs = pair(reprokit, "only_loss")
     (file,) = (runs[0] / "console").iterdir()
@@ -233,3 +237,90 @@ def test_records_that_make_no_sense_end_a_file(tmp_path: Path) -> None:
     assert console._pieces(b"\x01\0\0\0\0\x01\0\0mA" + b"\xff" * 20) == ([console.PrintedPiece(0, "m", b"A")], 20)
     assert console._pieces(b"\x01\0\0\0\x07\x01\0\0mA") == ([], 10)
     assert console._pieces(b"\0" * 64) == ([], 64)
+
+
+MEMORY_IS_FULL = """
+import os
+blocks = []
+try:
+    for _ in range(500):
+        blocks.append(bytearray(1 << 20))
+except MemoryError:
+    pass
+os.write(1, b"printed while memory is full\\n")
+blocks.clear()
+print("loss 0.5", "loss 0.25", sep="\\n", flush=True)
+"""
+
+
+def test_what_is_printed_while_memory_is_full_is_missed_and_the_rest_is_kept(reprokit: Reprokit) -> None:
+    command = [COMMAND, "record", "-o", "1", "--", *python(MEMORY_IS_FULL)]
+    subprocess.run(["sh", "-c", 'ulimit -v 400000; exec "$@"', "sh", *command], cwd=reprokit.directory, check=True)
+    assert text(reprokit.directory / "1") == {"0": b"loss 0.5\nloss 0.25\n"}
+    (head,) = console.heads(RunDirectory(reprokit.directory / "1")).values()
+    assert head.missed == len("printed while memory is full\n")
+    reprokit.run("replay", "-o", "2", "1")  # with all the memory that there is
+    for runs in (("1", "1"), ("1", "2")):
+        status, document = verify(reprokit, *map(Path, runs))
+        assert status == 0, document
+        assert "the first text is not kept, as memory, disk or descriptors were short: process 0" in str(document)
+    assert reprokit.run("check", "1").returncode == 0
+    assert "[29 bytes that both streams were given here were not kept]" in reprokit.run("show", "--stdout", "1").stdout
+    reprokit.run("bundle", "1", "-o", "bundle")
+    reprokit.run("unpack", "bundle", "-o", "3")
+    assert text(reprokit.directory / "3") == {"0": b"loss 0.5\nloss 0.25\n"}
+    assert reprokit.run("verify", "1", "3").returncode == 0
+
+
+SHORT = SCRIPT.with_name("short_of_everything.py")
+CALLS = {"mmap": 0, "fallocate": 0, "pwrite64": 0, "openat": 2}  # and how verify ends, where nothing is kept by 2
+
+
+def short_run(reprokit: Reprokit, case: str) -> str:
+    """Record a training in which a system call fails; return all that is said of the run, which must be whole."""
+    pytest.importorskip("torch")
+    done = reprokit.run(
+        "record", "-o", "1", "--", sys.executable, str(SHORT), case, environment={"PYTHONPATH": PLAIN_IMPORTS}
+    )
+    told = done.stderr + reprokit.run("show", "1").stdout
+    checked = reprokit.run("check", "1")
+    assert checked.returncode == 0, checked.stdout
+    assert done.returncode == (-signal.SIGSYS if case.endswith("kill") else 0), done.stderr
+    return told
+
+
+@pytest.mark.parametrize("call", rest_slow(CALLS))
+def test_a_run_without_room_for_its_files_can_be_used(reprokit: Reprokit, call: str) -> None:
+    told = short_run(reprokit, call)
+    done = reprokit.run("verify", "1", "1")
+    assert done.returncode == CALLS[call], done.stdout + done.stderr
+    assert "not kept" in told + done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", CALLS)
+def test_a_process_that_is_killed_while_it_makes_a_file_leaves_a_whole_run(reprokit: Reprokit, call: str) -> None:
+    short_run(reprokit, f"{call}-kill")
+    assert "nothing-comparable" in reprokit.run("verify", "1", "1").stderr
+
+
+SHORT_IN_ONE = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+import denied_calls
+if not os.path.exists("result"):
+    denied_calls.deny("pwrite64")
+print("loss 0.5", flush=True)
+open("result", "w").write("0.5")
+"""
+
+
+def test_text_that_only_one_run_could_keep_is_no_difference(reprokit: Reprokit) -> None:
+    for name in ("1", "2"):
+        reprokit.run("record", "-o", name, "--", *python(SHORT_IN_ONE), str(SHORT.parent))
+    directory = RunDirectory(reprokit.directory / "1")
+    assert (len(console.never_begun(directory)), console.heads(directory)) == (1, {})
+    status, document = verify(reprokit, Path("1"), Path("2"))
+    assert status == 0, document
+    assert leaves(document) == {"stdout": ("not-recorded", "")}
+    assert "of the left run, the text of 1 process is not kept" in str(document["notes"])

@@ -62,3 +62,29 @@ def test_show_says_which_kept_output_is_not_what_it_was(
     done = Reprokit(tmp_path).run("show", "first")
     assert done.returncode == 0
     assert "warning      first/outputs/0 is " in done.stdout
+
+
+UNUSED = """
+import os
+run, key = os.environ["REPROKIT_RUN"], "0123456789abcdef"
+names = ["trail/%s.9.new", "samples/%s-0.samples", "samples/%s-0.tail", "tensors/%s-0.partial", "console/%s-0.console"]
+os.umask(0o077)
+for number, name in enumerate(names):
+    path = f"{run}/{name % key}"
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(bytes(4096 * (number % 2)))
+print("loss 0.5")
+"""
+
+
+def test_files_that_were_never_begun_are_no_damage(tmp_path: Path) -> None:
+    reprokit = Reprokit(tmp_path)
+    reprokit.run("record", "-o", "1", "--", *python(UNUSED))
+    checked = reprokit.run("check", "1")
+    assert checked.returncode == 0, checked.stdout
+    verified = reprokit.run("verify", "1", "1")
+    assert verified.returncode == 0, verified.stderr
+    assert "the text of 1 process is not kept" in verified.stdout
+    assert "of the left run, ledgers are empty" in verified.stdout
+    assert "there was no room on the disk to begin it" in reprokit.run("ledger", "1").stderr

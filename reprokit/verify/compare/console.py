@@ -29,6 +29,8 @@ from reprokit.verify.read.scan import natural, of_process
 
 NAME = "console"
 CUT = "only whole lines of the first and the last part are compared, as the rest was not kept"
+SHORTAGE = "as memory, disk or descriptors were short"
+UNKNOWN = "not compared: of one run nothing could be kept of it"
 LONGEST = 160  # characters of a quoted line
 
 
@@ -63,14 +65,22 @@ def compare(runs: RunPair) -> Difference:
     contexts = _line_context(runs.directories[0], heads[0]), _line_context(runs.directories[1], heads[1])
     leaves = []
     for process in sorted({*heads[0], *heads[1]}, key=natural):
+        file = next(of_run[process] for of_run in heads if process in of_run).file
         left, right = (
-            console.read(run, heads_of_run[process]) if process in heads_of_run else ProcessConsole()
+            _process_console(run, heads_of_run.get(process), file)
             for run, heads_of_run in zip(runs.directories, heads, strict=True)
         )
         for stream in range(len(STREAMS)):
             leaf = _stream_leaf(of_process(STREAMS[stream], process), stream, left, right, contexts)
             leaves += [] if leaf is None else [leaf]
     return group(NAME, tuple(leaves))
+
+
+def _process_console(run: RunDirectory, head: ConsoleHead | None, file: str) -> ProcessConsole:
+    """Return what a process printed; without a head, whether its file, which has the other run's name, is unused."""
+    if head is not None:
+        return console.read(run, head)
+    return console.NEVER_BEGUN if file in console.never_begun(run) else ProcessConsole()
 
 
 def _line_context(run: RunDirectory, heads: dict[str, ConsoleHead]) -> LineContext:
@@ -88,6 +98,9 @@ def _stream_leaf(
         detail = "; ".join(filter(None, (_ignored_words({}, max(left_stream.bars, right_stream.bars)), cut_note)))
         return Difference(title, Verdict.NOT_RECORDED, detail=detail) if detail else None
     if not left_stream.lines or not right_stream.lines:
+        without_lines = right if left_stream.lines else left
+        if not without_lines.is_whole:
+            return Difference(title, Verdict.NOT_RECORDED, str(left_stream), str(right_stream), UNKNOWN)
         return missing(title, str(left_stream), str(right_stream))
     comparison = _compare_streams(left_stream, right_stream, contexts)
     is_race = comparison.first is not None and _same_by_thread(left_stream, right_stream, contexts)
@@ -118,7 +131,7 @@ def _printed_stream(process: ProcessConsole, stream: int) -> _PrintedStream:
         for name, thread_pieces in by_thread.items()
         if len(names) > 1
     }
-    return _PrintedStream(first, last, bars + more_bars, threads, not (pieces and (process.dropped or process.lost)))
+    return _PrintedStream(first, last, bars + more_bars, threads, process.is_whole or not pieces)
 
 
 def _compare_streams(
@@ -186,16 +199,22 @@ def notes(runs: RunPair, tree: Difference) -> Iterator[str]:
         if leaf.detail and not leaf.verdict.differs:
             yield f"{leaf.name}: {leaf.detail}"
     for run, side in zip(runs.directories, SIDES, strict=True):
-        if text := unseen(run, range(1)):
+        for text in unseen(run, range(1)):
             yield f"of the {side} run, {text}"
 
 
-def unseen(run: RunDirectory, streams: range = range(len(STREAMS))) -> str:
-    """Return which processes printed by C's stdio, which is not recorded; empty if none did."""
+def unseen(run: RunDirectory, streams: range = range(len(STREAMS))) -> Iterator[str]:
+    """Yield what was printed and is not recorded: by C's stdio, and before processes could begin their files."""
+    heads = console.heads(run)
     streams_unseen = [
         of_process(STREAMS[stream], process)
-        for process, head in console.heads(run).items()
+        for process, head in heads.items()
         for stream in streams
         if head.unseen >> stream & 1
     ]
-    return f"what C's stdio printed is not kept: {listed(streams_unseen, 3)}" if streams_unseen else ""
+    if streams_unseen:
+        yield f"what C's stdio printed is not kept: {listed(streams_unseen, 3)}"
+    if begun_late := [process for process, head in heads.items() if head.missed]:
+        yield f"the first text is not kept, {SHORTAGE}: {listed([f'process {process}' for process in begun_late], 3)}"
+    if count := len(console.never_begun(run)):
+        yield f"the text of {count} {'process' if count == 1 else 'processes'} is not kept, {SHORTAGE}"

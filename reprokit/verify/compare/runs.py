@@ -171,10 +171,10 @@ def _nothing_reason(runs: RunPair, console_category: Difference) -> str:
     problem = "neither run recorded metrics, weights or outputs"
     about_console = (
         *console.notes(runs, console_category),
-        *map(console.unseen, runs.directories),
+        *(text for run in runs.directories for text in console.unseen(run)),
         "neither printed anything that is kept",
     )
-    first_reason = next(filter(None, about_console))
+    first_reason = about_console[0]
     advice = "let the script print its results, call reprokit.log or write a file"
     return f"{problem}{agent_words}, and {first_reason}; an equal exit status proves nothing, {advice}"
 

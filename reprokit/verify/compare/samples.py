@@ -321,5 +321,7 @@ def findings(runs: Sequence[RunDirectory]) -> list[EpochCoverage]:
 
 def notes(run: RunDirectory, side: Side) -> Iterator[str]:
     """Yield findings of a run, which equality with another run does not show: both may have the same fault."""
+    if empty := sample_ledgers.never_begun(run):
+        yield f"of the {side} run, ledgers are empty, as the disk had no room to begin them: {listed(empty, 3)}"
     for row in findings([run]):
         yield f"of the {side} run, epoch {row.epoch:,} of {row.loader.name} of process {row.process}: {row.words}"

@@ -54,6 +54,8 @@ def places(run: RunDirectory) -> Iterator[LedgerPlace]:
         no_batches = "no step of an optimizer that is watched followed a batch of a DataLoader or of Keras' fit"
         trail = run.run.trail
         reason = no_batches if trail is None or trail.is_on else f"trail {trail.words}"
+        if sample_ledgers.never_begun(run):
+            reason = "there was no room on the disk to begin it"
         raise NoLedger(f"{run.path} has no ledger of samples ({reason}); 'reprokit record' keeps one")
     for ledger in ledgers:
         for step in ledger.read():

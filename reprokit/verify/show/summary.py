@@ -117,7 +117,7 @@ def summarize(path: Path) -> RunSummary:
     printed_counts: list[tuple[str, list[int]]] = []
     unseen = ""
     try:
-        printed_counts, unseen = list(console_text.counts(directory)), console.unseen(directory)
+        printed_counts, unseen = list(console_text.counts(directory)), "; ".join(console.unseen(directory))
     except RunError as error:
         problems.append(str(error))
     return RunSummary(
