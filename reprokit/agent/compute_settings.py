@@ -9,6 +9,8 @@ import os
 import re
 import sys
 
+from .core.launch_plan import read_plan
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -220,13 +222,7 @@ def _call(ctypes: Any, library: Any, names: list[str], is_text: bool) -> Fact:
 
 def pool_sizes(run: str) -> dict[str, int]:
     """Return the requested sizes; the plan holds pools only if some must be resized."""
-    with open(run + "/plan.json", "rb") as file:
-        text = file.read()
-    if b'"pools"' not in text:
-        return {}
-    import json
-
-    sizes: dict[str, int] = json.loads(text)["pools"]
+    sizes: dict[str, int] = read_plan(run).get("pools", {})
     return sizes
 
 

@@ -11,6 +11,7 @@ from .agent import KEPT, ORDERS, TRAINING, Agent
 from .call_sites import CallSites
 from .core import import_hooks
 from .core.journal import Journal
+from .core.launch_plan import read_plan
 from .frameworks import WATCHED
 from .orders.children import ChildOrders
 
@@ -37,28 +38,27 @@ def start(run: str, identity: str) -> None:
 
 def _follow_plan(agent: Agent) -> None:
     """Start patches, observation and captures if the plan has their keys."""
-    with open(agent.run + "/plan.json", "rb") as file:
-        text = file.read()
-    if b'"patches"' in text:
+    plan = read_plan(agent.run)
+    if plan.get("patches"):
         from . import patches
 
-        agent.attempt(patches.start, agent, text)
-    if b'"profiling"' in text:
+        agent.attempt(patches.start, agent, plan["patches"])
+    if plan.get("profiling"):
         from . import observing
 
-        observing.start(agent, text)
-    if b'"question"' in text:
+        observing.start(agent, plan["profiling"])
+    if plan.get("question"):
         from . import questions
 
-        agent.attempt(questions.start, agent, text)
-    left_out = {TRAINING: b'"quiet"', ORDERS: b'"no_orders"'}
-    agent.keeps -= {kind for kind, key in left_out.items() if key in text}
-    if b'"observed"' in text:
+        agent.attempt(questions.start, agent, plan["question"])
+    left_out = {TRAINING: "quiet", ORDERS: "no_orders"}
+    agent.keeps -= {kind for kind, key in left_out.items() if plan.get(key)}
+    if plan.get("observed"):
         agent.journal.name_processes()  # as there is no shim to do it
-    if b'"capture"' in text:
+    if plan.get("capture"):
         from . import capture
 
-        agent.attempt(capture.start, agent, text)
+        agent.attempt(capture.start, agent, plan["capture"])
 
 
 def _watch(agent: Agent) -> None:

@@ -12,6 +12,8 @@ import json
 import struct
 import sys
 
+from .core.launch_plan import read_plan
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -258,31 +260,25 @@ def _numpy_address(generator: Any) -> int:
 
 def load(run: str) -> Library | None:
     """Return the library if the plan names one; None with --no-trail."""
-    path = _plan(run).get("trail")
+    path = read_plan(run).get("trail")
     return Library(path) if path else None
 
 
 def path_of(run: str) -> str | None:
     """Return the path of the library, also with --no-trail."""
-    return _plan(run).get("library")
+    return read_plan(run).get("library")
 
 
 def wants_gradients_in_graphs(run: str) -> bool:
     """Return whether --trail-gradients was given."""
-    return "trail_gradients" in _plan(run)
+    return "trail_gradients" in read_plan(run)
 
 
 def wants_batch_digests(run: str) -> bool:
     """Return whether --batch-digests was given."""
-    return "batch_digests" in _plan(run)
+    return "batch_digests" in read_plan(run)
 
 
 def looks_at_each_step(run: str) -> bool:
     """Return whether a question needs in each step the digests that a trail normally has in some steps only."""
-    return bool((_plan(run).get("question") or {}).get("each_step"))
-
-
-def _plan(run: str) -> dict[str, Any]:
-    with open(run + "/plan.json", encoding="utf-8") as file:
-        plan: dict[str, Any] = json.load(file)
-    return plan
+    return bool((read_plan(run).get("question") or {}).get("each_step"))

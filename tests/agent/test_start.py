@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from ast import literal_eval
 from pathlib import Path
 
 import pytest
 
+from reprokit.agent.core import json_text
 from tests.agent.training import BOOTSTRAP, Training
 from tests.interpreters import ROOT, available, interpreter
 
@@ -127,3 +129,23 @@ def test_a_working_directory_that_is_gone_harms_nothing(any_training: Training) 
     assert (outcome.status, outcome.errors) == (0, "")
     assert outcome.output == "own sitecustomize\n0\n"
     assert len(outcome.of("agent")) == 2
+
+
+PLANS = ['{"a": [1, 2.5, null, true, "\\u00e9\\n"], "b": {}}\n', " [] ", '"\\ud800"']
+
+
+@pytest.mark.parametrize("text", PLANS)
+def test_json_is_read_as_the_module_reads_it(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert json_text.from_json(text) == json.loads(text)
+    monkeypatch.setattr(json_text, "_make_scanner", None)  # of a Python without its C accelerator
+    assert json_text.from_json(text) == json.loads(text)
+
+
+@pytest.mark.parametrize("text", ["", "{", "{} 1", "nothing"])
+def test_what_is_no_json_is_refused(text: str) -> None:
+    with pytest.raises(json.JSONDecodeError):
+        json_text.from_json(text)
+
+
+def test_the_plan_is_read_without_the_json_module(training: Training) -> None:
+    assert training.run("import sys; print('json' in sys.modules)").output == "False\n"

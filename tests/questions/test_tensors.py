@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 import struct
 import sys
 from collections.abc import Iterable
@@ -18,6 +20,7 @@ from reprokit.agent.trail_library import Library
 from reprokit.agent.trail_library import salt as salt_of
 from reprokit.errors import TensorUnavailable
 from reprokit.native import trail_path
+from reprokit.plan import Plan
 from reprokit.questions.proof import prove
 from reprokit.rundir import RunDirectory
 from tests.support import Reprokit, rest_slow
@@ -446,3 +449,16 @@ def test_what_a_loss_function_was_called_with_is_saved_as_that_of_a_loss_module(
     assert (predictions == trial.tensor("Linear_output_0").value(1)[:, 0]).all()
     weights = [trial.tensor(f"{name}_weight_0").value(step) for step, name in enumerate(("NllLoss", names[1][0][:-8]))]
     assert [weight.tolist() for weight in weights] == [[1, 2, 3], 2]
+
+
+def test_tensors_may_be_named_like_what_the_agent_is_told_to_do(tmp_path: Path) -> None:
+    names = [name for name in re.findall(r'"(\w+)":', inspect.getsource(Plan.for_agent)) if not hasattr(dict, name)]
+    assert {"quiet", "no_orders", "observed", "capture", "patches", "profiling", "pools", "question"} <= {*names}
+    run = record(tmp_path, "run", f"named_tensors.py {' '.join(names)}", "--tensors", ",".join(names))
+    assert {*json.loads((run / "plan.json").read_text())} <= {*names, "check"}
+    assert {step for step, _, name, _, _ in Saved(run).by_place if "quiet" in name} == {0, 1, 2}
+    assert {name for name in names for tensor in Saved(run).by_place if name in tensor[2]} == {*names}
+    metrics = (run / "metrics.jsonl").read_text()
+    assert (metrics.count('"k":"loss"'), '"k":"warning"' in metrics) == (3, False)
+    answer = ask(tmp_path, "run", "quiet_input_0")
+    assert (answer["known"], answer["proved_steps"]) == (3, 3)

@@ -216,12 +216,10 @@ class CaptureSession:
             self.attempt(part.forget)
 
 
-def start(agent: Agent, plan: bytes) -> CaptureSession:
-    """Start the captures that this plan.json asks for."""
-    import json
-
+def start(agent: Agent, plan: Mapping[str, Any]) -> CaptureSession:
+    """Start the captures that plan.json asks for."""
     global running
-    running = capture = CaptureSession(CaptureSettings.of_plan(json.loads(plan)["capture"]), agent)
+    running = capture = CaptureSession(CaptureSettings.of_plan(plan), agent)
     agent.listeners.append((set(PARTS), capture.loaded))
     os.register_at_fork(after_in_child=capture.forget)
     return capture

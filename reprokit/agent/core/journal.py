@@ -16,6 +16,7 @@ from _thread import allocate_lock
 
 from .buffered_lines import BufferedLines
 from .json_text import to_json
+from .launch_plan import read_plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -200,11 +201,8 @@ def _text(fields: Mapping[str, object]) -> str:
 def _identity_by_shim(run: str) -> str:
     """Return the name of this process from the shim, which counts forks; only if the shim is loaded."""
     import ctypes
-    import json
 
-    with open(run + "/plan.json", encoding="utf-8") as file:
-        path = json.load(file)["shim"]
-    shim = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+    shim = ctypes.CDLL(read_plan(run)["shim"], mode=os.RTLD_NOW | os.RTLD_NOLOAD)
     shim.reprokit_process_identity.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
     buffer = ctypes.create_string_buffer(256)
     length = shim.reprokit_process_identity(buffer, len(buffer))

@@ -12,6 +12,7 @@ import sys
 from functools import partial
 
 from ..core.json_text import to_json
+from ..core.launch_plan import read_plan
 from ..core.patching import Function, noting, replace, replace_in_static_type
 from .base import Adapter
 
@@ -35,7 +36,6 @@ class ObjectsAdapter(Adapter):
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
         self._recorded: dict[str, tuple[str, str]] = {}  # the last ETag and version of each address
-        self._versions: dict[str, str] | None = None
 
     def instrument(self, name: str, module: Any) -> None:
         if name == "botocore.client":
@@ -70,15 +70,8 @@ class ObjectsAdapter(Adapter):
 
     def _pinned_version(self, url: str) -> str:
         """Return the version that a replay must request; empty if any will do."""
-        if self._versions is None:
-            with open(self._agent.run + "/plan.json", encoding="utf-8") as file:
-                text = file.read()
-            self._versions = {}
-            if '"versions"' in text:
-                import json
-
-                self._versions = json.loads(text)["versions"]
-        return self._versions.get(url, "")
+        version: str = read_plan(self._agent.run).get("versions", {}).get(url, "")
+        return version
 
     # botocore, and with it boto3, s3fs and others
 

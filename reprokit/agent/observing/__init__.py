@@ -363,11 +363,9 @@ class Observer:
         self._file.put("process", "", line)
 
 
-def start(agent: Agent, plan: bytes) -> None:
+def start(agent: Agent, settings: Mapping[str, Any]) -> None:
     """Begin the observation that the plan asks for."""
-    import json
-
-    observer = Observer(agent, json.loads(plan)["profiling"])
+    observer = Observer(agent, settings)
     agent.observer = observer
     agent.listeners.append((OBSERVERS, observer.loaded))
     agent.event_listeners.append(lambda _framework, _events: [observer])

@@ -167,11 +167,9 @@ class Patches:
         return bool(applied)
 
 
-def start(agent: Agent, plan: bytes) -> None:
+def start(agent: Agent, entries: list[dict[str, Any]]) -> None:
     """Apply the plan's patches as their modules are imported."""
-    import json
-
-    patches = Patches(agent, [RequestedPatch(entry) for entry in json.loads(plan).get("patches", [])])
+    patches = Patches(agent, [RequestedPatch(entry) for entry in entries])
     sys.modules[__name__].running = patches  # type: ignore[attr-defined]
     agent.listeners.append((patches.modules, patches.loaded))
 

@@ -6,7 +6,6 @@ Each framework's adapter requests the listeners once it has created its events.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 
@@ -33,9 +32,8 @@ KINDS: dict[str, str] = {
 }
 
 
-def start(agent: Agent, text: bytes) -> None:
+def start(agent: Agent, question: Mapping[str, Any]) -> None:
     """Register listeners for the question in the plan, for the events of each framework."""
-    question = json.loads(text.decode("utf-8"))["question"]
     agent.event_listeners.append(Questions(agent, question).listeners)
     # Background jobs of shell scripts ignore SIGINT. The script's own handlers are set after this.
     if question.get("interrupt") and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
