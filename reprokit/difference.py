@@ -19,6 +19,7 @@ class Verdict(Enum):
     TOLERATED = "tolerated"  # not bitwise identical, and within the tolerance that was asked for
     DIFFERENT = "different"
     MISSING = "missing"  # one side has it, the other does not: counts as a difference
+    IGNORED = "ignored"  # differs only where the user declared that it may: counts as no difference
     INFORMATION = "information"  # shown, never compared
     NOT_RECORDED = "not-recorded"  # neither side has it
 
@@ -48,6 +49,23 @@ class Exclusion(Enum):
     METRICS = "compared as metrics"
 
 
+class IgnoredThing(Enum):
+    """What was ignored as declared: a whole file, a value in one, or a printed line."""
+
+    FILE = "file"
+    VALUE = "value"
+    LINE = "line"
+
+
+@dataclass(frozen=True)
+class IgnoredCount:
+    """How many things differ that one rule of the user's covers."""
+
+    rule: str  # as it was declared
+    thing: IgnoredThing
+    count: int = 1
+
+
 Side = Literal["left", "right"]
 SIDES: tuple[Side, Side] = ("left", "right")
 
@@ -68,6 +86,7 @@ class Difference:
     lacking: Side | None = None  # the run that has nothing there, or ends before it
     role: Role = Role.OWN
     exclusion: Exclusion | None = None  # of NOT_RECORDED: left out on purpose
+    ignored: tuple[IgnoredCount, ...] = ()  # what of it differs and does not count, as declared
 
     @property
     def verdict(self) -> Verdict:
@@ -77,7 +96,7 @@ class Difference:
         verdicts = {child.verdict for child in self.children}
         if any(verdict.differs for verdict in verdicts):
             return Verdict.DIFFERENT
-        for verdict in (Verdict.TOLERATED, Verdict.INFORMATION, Verdict.IDENTICAL):
+        for verdict in (Verdict.TOLERATED, Verdict.IGNORED, Verdict.INFORMATION, Verdict.IDENTICAL):
             if verdict in verdicts:
                 return verdict
         return Verdict.NOT_RECORDED
@@ -97,6 +116,13 @@ class Difference:
     def first_tolerated(self) -> Difference | None:
         """Return the first leaf in causal order whose bits differ within the tolerance that was asked for."""
         return next((leaf for leaf in self.leaves() if leaf.verdict is Verdict.TOLERATED), None)
+
+
+def counts_of_ignored(node: Difference) -> Iterator[IgnoredCount]:
+    """Yield what was ignored of a node and of all below it."""
+    yield from node.ignored
+    for child in node.children:
+        yield from counts_of_ignored(child)
 
 
 def overall(tree: Difference) -> Verdict:

@@ -195,6 +195,14 @@ class NothingComparable(ReprokitError, slug="nothing-comparable"):
     """Two runs have nothing in common that could be compared: never the same as identical."""
 
 
+class IgnoreRefused(ReprokitError, slug="ignore-refused"):
+    """What was declared not to count would hide weights or results, or everything."""
+
+
+class BadConfig(ReprokitError, slug="bad-config"):
+    """The user's configuration cannot be read, or holds what this reprokit does not know."""
+
+
 class ArtifactDamaged(ReprokitError, slug="artifact-damaged"):
     """A file to compare is not what its format says, or goes beyond what a reader takes on."""
 

@@ -11,6 +11,7 @@ from reprokit.artifacts import raw, tensors
 from reprokit.artifacts.descriptions import counted, described, tensor_difference, value_difference
 from reprokit.artifacts.elements import Blob, Format, Limits, NestedFile, Noise, Part, Source, TensorPart, Value
 from reprokit.artifacts.formats import FORMATS, HEAD, detect
+from reprokit.artifacts.ignored_parts import DeclaredParts, IgnoredParts
 from reprokit.artifacts.renamed_tensors import RenamedTensors, renamed
 from reprokit.artifacts.sources import verify
 from reprokit.difference import Difference, Verdict, group, missing
@@ -38,6 +39,7 @@ class CompareOptions:
     tolerance: Tolerance | None = None  # of tensors
     values: Tolerance | None = None  # of single numbers in text
     limits: Limits = field(default_factory=Limits)
+    declared: DeclaredParts | None = None  # what of a file is ignored where it differs
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,7 @@ def _by_format(
         from reprokit.artifacts.formats import text
 
         return getattr(text, format_.pairwise)(name, left.source, right.source, options)  # type: ignore[no-any-return]
-    return _Comparison(name, (left.name, right.name), options, depth).of(
+    return _Comparison(name, (left.name, right.name), options, depth, format_).of(
         _parts("left", format_, left, options.limits), _parts("right", format_, right, options.limits)
     )
 
@@ -175,7 +177,7 @@ def _by_format(
 def compare_parts(name: str, left: Iterable[Part], right: Iterable[Part], options: CompareOptions) -> Difference:
     """Compare two sequences of parts; raises ArtifactDamaged if they cannot be read."""
     sides = _with_keys("left", left, options.limits), _with_keys("right", right, options.limits)
-    return _Comparison(name, (name, name), options, 0).of(*sides)
+    return _Comparison(name, (name, name), options, 0, None).of(*sides)
 
 
 def _parts(side: str, format_: Format, file: FileSide, limits: Limits) -> Iterator[tuple[Key, Part]]:
@@ -207,8 +209,12 @@ def _with_keys(side: str, parts: Iterable[Part], limits: Limits) -> Iterator[tup
 class _Comparison:
     """Compares two files of the same format part by part."""
 
-    def __init__(self, name: str, files: tuple[str, str], options: CompareOptions, depth: int):
+    def __init__(
+        self, name: str, files: tuple[str, str], options: CompareOptions, depth: int, format_: Format | None
+    ):  # without a format: the arrays of a checkpoint in several files
         self._name, self._files, self._options, self._depth = name, files, options, depth
+        self._format = format_
+        self._ignored = IgnoredParts(MOST_LEAVES)
         self._differences: list[tuple[int, Difference]] = []
         self._differing: Counter[str] = Counter()
         self._compared: Counter[str] = Counter()
@@ -243,9 +249,12 @@ class _Comparison:
         kind = _KINDS[type(left or right)]
         self._compared[kind] += 1
         try:
-            difference = self._pair(left, right)
+            difference = self._declared(self._pair(left, right), left, right)
         finally:
             _release(left, right)
+        if difference is not None and difference.verdict is Verdict.IGNORED:
+            self._ignored.add(difference, position)
+            return
         if difference is None or not difference.verdict.not_bitwise:
             if difference is not None and difference.detail:  # such as the noise of a nested file
                 name = difference.name.removeprefix(f"{self._name}/")
@@ -273,6 +282,17 @@ class _Comparison:
         if isinstance(left, NestedFile) and isinstance(right, NestedFile):
             return self._nested(name, left, right)
         return Difference(name, Verdict.DIFFERENT, described(left), described(right), "a part of another kind")
+
+    def _declared(self, difference: Difference | None, left: Part | None, right: Part | None) -> Difference | None:
+        """Return the result for a part, as ignored where it differs and the user declared that it may."""
+        part, declared = left or right, self._options.declared
+        is_whole = difference is not None and difference.judged is not None and difference.verdict.differs
+        if declared is None or difference is None or part is None or not is_whole:
+            return difference
+        root = f"{self._format.root}/" if self._format is not None else ""
+        paths = dict.fromkeys((f"{self._name}/{part.name.removeprefix(root)}", f"{self._name}/{part.name}"))
+        ignored = declared(list(paths), left, right, of_model=self._format is None or self._format.is_model)
+        return difference if ignored is None else replace(difference, judged=Verdict.IGNORED, ignored=(ignored,))
 
     def _one_sided(self, left: Part | None, right: Part | None) -> Difference:
         self._reports_noise = False  # summaries over all members mean nothing if members are missing
@@ -318,14 +338,15 @@ class _Comparison:
         if not self._beyond:
             for source in self._identical.values():
                 verify(source)
-        if not self._differing:
+        if not self._differing and not self._ignored.count:
             return _equal_content(self._name, self._noise_text())
-        self._differences.sort(key=lambda pair: pair[0])
-        children = [child for _, child in self._differences]
-        if (more := sum(self._differing.values()) - len(children)) > 0:
+        named = sorted([*self._differences, *self._ignored.children(self._name)], key=lambda pair: pair[0])
+        children = [child for _, child in named]
+        if (more := sum(self._differing.values()) - len(self._differences)) > 0:
             verdict = Verdict.DIFFERENT if self._beyond else Verdict.TOLERATED
             children.append(Difference(f"{self._name}: {more} more", verdict, detail="not named one by one"))
-        counts = "; ".join(counted(n, self._compared[kind], kind) for kind, n in sorted(self._differing.items()))
+        counted_kinds = [counted(n, self._compared[kind], kind) for kind, n in sorted(self._differing.items())]
+        counts = "; ".join(filter(None, (*counted_kinds, self._ignored.words)))
         return group(
             self._name, tuple(children), counts + (f"; also in {noise}" if (noise := self._noise_text()) else "")
         )

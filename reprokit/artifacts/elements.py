@@ -125,3 +125,5 @@ class Format:
     read: Reader
     pairwise: str = ""  # the function of formats.text that compares two such files instead of `read`
     has_siblings: bool = False  # its files may refer to files beside them, so equal files can differ in those
+    is_model: bool = False  # its tensors are weights or states of optimizers
+    root: str = ""  # how its reader names the whole document, above all values

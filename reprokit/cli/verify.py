@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import to_builtins
 
-from reprokit.cli import options, tolerances
+from reprokit.cli import ignores, options, tolerances
+from reprokit.cli.ignores import IgnoreRequest
 from reprokit.cli.output import present, print_json, say_next
 from reprokit.cli.streams import ending_with
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, NothingComparable
@@ -21,6 +22,7 @@ from reprokit.tolerance import QUANTITIES, Tolerances
 if TYPE_CHECKING:
     from reprokit.verify.compare.ranks import RankAgreement
     from reprokit.verify.compare.runs import Comparison
+    from reprokit.verify.ignores import Ignores
 
 
 @click.command(epilog="Example: reprokit verify last")
@@ -31,7 +33,15 @@ if TYPE_CHECKING:
 @options.ADVISING
 @options.REVEAL
 @tolerances.options(QUANTITIES)
-def command(run1: Path | None, run2: Path | None, every_leaf: bool, as_json: bool, accepted: Tolerances) -> None:
+@ignores.options
+def command(
+    run1: Path | None,
+    run2: Path | None,
+    every_leaf: bool,
+    as_json: bool,
+    accepted: Tolerances,
+    declared: IgnoreRequest,
+) -> None:
     """Compare the runs RUN1 and RUN2: metrics, weights and outputs, bit for bit.
 
     RUN1 and RUN2 are paths or names, such as 'last' (see 'reprokit ls'). RUN1 alone is compared with its
@@ -48,8 +58,9 @@ def command(run1: Path | None, run2: Path | None, every_leaf: bool, as_json: boo
     from reprokit.verify.compare.runs import compare, require_whole
     from reprokit.verify.show.comparison import document, print_comparison
 
+    rules = declared.ignores()
     if run1 and run2 and all(map(hosts.parts, (run1, run2))):
-        _show_hosts(run1, run2, every_leaf=every_leaf, as_json=as_json, accepted=accepted)
+        _show_hosts(run1, run2, every_leaf=every_leaf, as_json=as_json, accepted=accepted, rules=rules)
         return
     if run1 and not run2 and (agreements := _of_ranks(run1)):
         _show_ranks(run1, agreements, as_json=as_json)
@@ -57,7 +68,7 @@ def command(run1: Path | None, run2: Path | None, every_leaf: bool, as_json: boo
     pair = (run1, run2) if run1 and run2 else pair_of(RunDirectory(run1) if run1 else last_replay())
     for path in pair:
         require_whole(path)
-    comparison = compare(*pair, tolerances=accepted)
+    comparison = compare(*pair, tolerances=accepted, ignores=rules)
     keep_verdict(comparison.left, comparison.right, comparison.verdict.value)
     text = partial(print_comparison, every_leaf=every_leaf)
     with ending_with(EXIT_DIFFERENT if comparison.verdict.differs else EXIT_IDENTICAL):
@@ -76,7 +87,9 @@ def _say_next(comparison: Comparison, pair: tuple[Path, Path], *, as_json: bool)
         say_next("reprokit", "profile", "--", *comparison.left.run.command)
 
 
-def _show_hosts(left: Path, right: Path, *, every_leaf: bool, as_json: bool, accepted: Tolerances) -> None:
+def _show_hosts(
+    left: Path, right: Path, *, every_leaf: bool, as_json: bool, accepted: Tolerances, rules: Ignores
+) -> None:
     """Compare two runs of several hosts."""
     from reprokit.verify.compare import hosts
     from reprokit.verify.compare.runs import require_whole
@@ -85,7 +98,7 @@ def _show_hosts(left: Path, right: Path, *, every_leaf: bool, as_json: bool, acc
     for run in (left, right):
         for path in hosts.parts(run).values():
             require_whole(path)
-    compared = hosts.compare(left, right, tolerances=accepted)
+    compared = hosts.compare(left, right, tolerances=accepted, ignores=rules)
     for comparison in compared.hosts.values():
         keep_verdict(comparison.left, comparison.right, comparison.verdict.value)
     with ending_with(EXIT_DIFFERENT if compared.verdict.differs else EXIT_IDENTICAL):

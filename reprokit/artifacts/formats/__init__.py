@@ -20,6 +20,13 @@ TORCH_PICKLE = rb"\x80[\2-\5](?:\x95.{8})?\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\x
 TORCH_MEMBERS = rb"[^/]+/(?:data\.pkl|data/[0-9]+|version|constants\.pkl|constants/[0-9]+)"
 PICKLES = r"\.(?:pkl|pickle|p|pck|joblib|jl|sav)\Z"
 REFERRING = (".index", ".onnx")
+# What files of weights and of states of optimizers are called, where their first bytes do not say what they are.
+MODEL_ENDINGS = (
+    *(".pt", ".pth", ".pt2", ".ckpt", ".safetensors", ".keras", ".h5", ".hdf5", ".onnx", ".gguf", ".ubj", ".cbm"),
+    ".msgpack",
+)
+SHARD = re.compile(r"\.data-[0-9]{5}-of-[0-9]{5}\Z")  # of a TensorFlow checkpoint
+LIGHTGBM = b"tree\nversion="  # the first bytes of a model, which is text
 TEXT_CONTROLS = frozenset(b"\t\n\f\r\x1b\b")
 
 
@@ -107,14 +114,16 @@ FORMATS: tuple[Format, ...] = (
         "torch",
         _either(_begins(TORCH_PICKLE), _begins(ZIP, r"\.(?:pt|pth|ckpt)\Z"), _first_member(TORCH_MEMBERS)),
         _reader("torch"),
+        is_model=True,
     ),
     Format(
         "tar of PyTorch before 0.1.10",
         _begins(rb"(?=" + TAR + rb")(?:sys_info|pickle|storages|tensors)\0+.{157}ustar"),
         _not_read("save it again with a later PyTorch"),
+        is_model=True,
     ),
-    Format("catboost", _begins(rb"CBM1"), _reader("catboost")),
-    Format("xgboost", _begins(rb'\{\s*"learner"\s*:\s*\{|\{' + XGBOOST_KEY), _reader("xgboost")),
+    Format("catboost", _begins(rb"CBM1"), _reader("catboost"), is_model=True),
+    Format("xgboost", _begins(rb'\{\s*"learner"\s*:\s*\{|\{' + XGBOOST_KEY), _reader("xgboost"), is_model=True),
     Format(
         "joblib",
         _either(
@@ -127,17 +136,29 @@ FORMATS: tuple[Format, ...] = (
     Format("pickle", _either(_begins(PICKLE), _begins(rb"[(\]}c)lNIFSVL]", PICKLES)), _reader("pickle")),
     # Both begin with a table whose first key is empty. Its value has the number of shards, or the names of all tensors.
     # The blocks may be compressed.
-    Format("checkpoint", _begins(rb".{0,8}?\0\0.\x08", r"\.index\Z"), _reader("checkpoint"), has_siblings=True),
+    Format(
+        "checkpoint",
+        _begins(rb".{0,8}?\0\0.\x08", r"\.index\Z"),
+        _reader("checkpoint"),
+        has_siblings=True,
+        is_model=True,
+    ),
     Format(
         "TensorFlow checkpoint V1",
         _begins(rb".{0,8}?\0\0[\x80-\xff]{0,4}[\1-\x7f]\x0a[\x80-\xff]{0,4}[\0-\x7f][\x0a\x12]", "ckpt"),
         _not_read("save it again as V2"),
+        is_model=True,
     ),
     Format("checkpoint state", _text(b"model_checkpoint_path: "), _reader("checkpoint", "state")),
-    Format("saved model", _begins(rb"\x08", r"saved_model\.pb\Z"), _reader("tensorflow_messages", "saved_model")),
+    Format(
+        "saved model",
+        _begins(rb"\x08", r"saved_model\.pb\Z"),
+        _reader("tensorflow_messages", "saved_model"),
+        is_model=True,
+    ),
     Format("fingerprint", _begins(b"", r"fingerprint\.pb\Z"), _reader("tensorflow_messages", "fingerprint")),
     Format("graph", _meta_graph, _reader("tensorflow_messages", "meta_graph")),
-    Format("onnx", _begins(rb"\x08", r"\.onnx\Z"), _reader("onnx"), has_siblings=True),
+    Format("onnx", _begins(rb"\x08", r"\.onnx\Z"), _reader("onnx"), has_siblings=True, is_model=True),
     Format(
         "tfrecord",
         _either(
@@ -149,26 +170,34 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format("wandb", _begins(rb":W&B\xe1\xbe\x00"), _reader("wandb")),
     # The signature is at the beginning, or after a user block.
-    Format("hdf5", _begins(rb"(?:.{512}|.{1024}|.{2048})?\x89HDF\r\n\x1a\n"), _by_library("HDF5", "h5py", "hdf5")),
+    Format(
+        "hdf5",
+        _begins(rb"(?:.{512}|.{1024}|.{2048})?\x89HDF\r\n\x1a\n"),
+        _by_library("HDF5", "h5py", "hdf5"),
+        is_model=True,
+    ),
     Format("arrow", _begins(rb"PAR1|ARROW1"), _by_library("Arrow", "pyarrow", "arrow")),
     Format(
-        "safetensors", _either(_begins(rb".{8}\{", r"\.safetensors\Z"), _begins(rb".{7}\0\{")), _reader("safetensors")
+        "safetensors",
+        _either(_begins(rb".{8}\{", r"\.safetensors\Z"), _begins(rb".{7}\0\{")),
+        _reader("safetensors"),
+        is_model=True,
     ),
-    Format("gguf", _begins(rb"GGUF[\2\3]\0\0\0"), _reader("gguf")),
-    Format("msgpack", _begins(b".", r"\.msgpack\Z"), _reader("msgpack")),
-    Format("keras", _begins(ZIP, r"\.keras\Z"), _reader("keras")),
+    Format("gguf", _begins(rb"GGUF[\2\3]\0\0\0"), _reader("gguf"), is_model=True),
+    Format("msgpack", _begins(b".", r"\.msgpack\Z"), _reader("msgpack"), is_model=True),
+    Format("keras", _begins(ZIP, r"\.keras\Z"), _reader("keras"), is_model=True),
     Format("zip", _begins(ZIP), _reader("zip")),
     Format("gzip", _begins(rb"\x1f\x8b\x08"), _reader("compressed", "gzip")),
     Format("bzip2", _begins(rb"BZh.(?:1AY&SY|\x17rE8P\x90)"), _reader("compressed", "bzip2")),
     Format("xz", _begins(rb"\xfd7zXZ\0"), _reader("compressed", "xz")),
     Format("tar", _begins(TAR), _reader("tar")),
-    Format("orbax metadata", _text(name=r"_checkpoint_metadata\Z"), _reader("orbax", "metadata")),
+    Format("orbax metadata", _text(name=r"_checkpoint_metadata\Z"), _reader("orbax", "metadata"), is_model=True),
     Format("orbax commit", _text(b"Checkpoint commit was successful to "), _reader("orbax", "commit")),
     Format("catboost log", _text(name=r"catboost_training\.json\Z"), _reader("catboost", "log")),
     Format("catboost times", _text(rb"iter\tPassed\tRemaining\n", r"time_left\.tsv\Z"), _reader("catboost", "times")),
     Format("json lines", _text(name=r"\.(?:jsonl|ndjson)\Z"), _as_bytes, pairwise="compare_json_lines"),
-    Format("notebook", _text(rb"\s*\{", r"\.ipynb\Z"), _reader("json", "notebook")),
-    Format("json", _text(name=r"\.json\Z"), _reader("json")),
+    Format("notebook", _text(rb"\s*\{", r"\.ipynb\Z"), _reader("json", "notebook"), root="value"),
+    Format("json", _text(name=r"\.json\Z"), _reader("json"), root="value"),
     Format("csv", _text(name=r"\.[ct]sv\Z"), _as_bytes, pairwise="compare_tables"),
     Format("text", _text(), _as_bytes, pairwise="compare"),
 )
@@ -177,6 +206,14 @@ FORMATS: tuple[Format, ...] = (
 def detect(name: str, head: bytes) -> Format | None:
     """Return the format of a file by its name and first bytes; None if unknown."""
     return next((format_ for format_ in FORMATS if format_.matches(name, head)), None)
+
+
+def holds_model(name: str, head: bytes) -> bool:
+    """Return whether a file holds weights or states of optimizers, by its name and first bytes."""
+    if name.lower().endswith(MODEL_ENDINGS) or SHARD.search(name) or head.startswith(LIGHTGBM):
+        return True
+    format_ = detect(name, head) if head else None
+    return format_ is not None and format_.is_model
 
 
 def refers(name: str) -> bool:

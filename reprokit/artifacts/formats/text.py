@@ -6,14 +6,17 @@ import csv
 import io
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import zip_longest
 from typing import TypeAlias
 
 from reprokit.artifacts.compare import CompareOptions
 from reprokit.artifacts.descriptions import first_difference, value_difference
-from reprokit.artifacts.elements import Part, Source, TensorPart
+from reprokit.artifacts.elements import Part, Source, TensorPart, Value
 from reprokit.artifacts.formats import json
 from reprokit.artifacts.formats.line_alignment import LineAlignment
+from reprokit.artifacts.formats.line_keys import LineKeys
+from reprokit.artifacts.ignored_parts import DeclaredParts, IgnoredParts
 from reprokit.artifacts.sources import BLOCK, SourceStream
 from reprokit.difference import Difference, Verdict, group, missing
 from reprokit.errors import ArtifactDamaged
@@ -44,8 +47,9 @@ def compare_json_lines(name: str, left: Source, right: Source, options: CompareO
             left_values, right_values = _values_by_path(left_line), _values_by_path(right_line)
         except ArtifactDamaged:
             return _line(place, left_line, right_line)
-        leaves = list(_values(place, left_values, right_values, options.values))
-        return group(place, tuple(leaves)) if leaves else None
+        leaves = tuple(_values(place, left_values, right_values, options.values))
+        leaves = tuple(_declared(leaf, f"{name}/{key}", options.declared) for key, leaf in leaves)
+        return group(place, leaves) if leaves else None
 
     return _by_lines(name, left, right, options, compare_line)
 
@@ -62,14 +66,14 @@ def _text(part: Part) -> str:
 
 def _values(
     name: str, left: dict[str, str], right: dict[str, str], tolerance: Tolerance | None
-) -> Iterator[Difference]:
-    """Yield the differences of two documents."""
+) -> Iterator[tuple[str, Difference]]:
+    """Yield the differences of two documents, with the paths of the values."""
     for path in {**left, **right}:
         title, texts = f"{name}/{path}" if path else name, (left.get(path, ""), right.get(path, ""))
         if path not in left or path not in right:
-            yield missing(title, *texts, f"only the {'left' if path in left else 'right'} line has it")
+            yield path, missing(title, *texts, f"only the {'left' if path in left else 'right'} line has it")
         elif (difference := value_difference(title, *texts, tolerance=tolerance)) is not None:
-            yield difference
+            yield path, difference
 
 
 def _by_lines(
@@ -78,9 +82,13 @@ def _by_lines(
     """Compare the aligned lines of two texts; lines in only one of them are reported as missing."""
     aligned = LineAlignment(lines(left, options.limits.text), lines(right, options.limits.text))
     differences = _TextDifferences(NAMED)
+    keys = None if options.declared is None else LineKeys(name, left, right, options.limits.text)
     for numbers, pair in aligned.pairs():
-        differences.add(compare_line(_place_of(name, numbers), *pair))
-    if not differences.differing:
+        difference = compare_line(_place_of(name, numbers), *pair)
+        if keys is not None and difference is not None and difference.judged is not None:
+            difference = _declared(difference, keys.path(*numbers), options.declared, *pair)
+        differences.add(difference)
+    if not differences.found:
         return Difference(name, Verdict.IDENTICAL, detail="same content; spaces or the order of keys differ")
     counts = aligned.counts
     lengths = f"{counts[0]}" if counts[0] == counts[1] else f"{counts[0]} and {counts[1]}"
@@ -93,11 +101,19 @@ class _TextDifferences:
 
     def __init__(self, most: int):
         self._limit, self._named = most, list[Difference]()
+        self._ignored = IgnoredParts(most)
         self.differing = self._beyond = 0
+
+    @property
+    def found(self) -> int:
+        """Return the number of all differences, also of ignored ones."""
+        return self.differing + self._ignored.count
 
     def add(self, difference: Difference | None) -> None:
         """Add the difference of a line or cell; None if there is none."""
-        if difference is not None:
+        if difference is not None and difference.verdict is Verdict.IGNORED:
+            self._ignored.add(difference)
+        elif difference is not None:
             self.differing += 1
             self._beyond += difference.verdict.differs
             if len(self._named) < self._limit or (self._beyond == 1 and difference.verdict.differs):
@@ -109,8 +125,22 @@ class _TextDifferences:
             verdict = Verdict.DIFFERENT if self._beyond else Verdict.TOLERATED
             self._named.append(Difference(f"{name}: {more} more {things}", verdict, detail=UNNAMED))
         figures = {things: counts, f"differing_{things}": self.differing}
-        detail = f"{self.differing} of {count} {things} differ{suffix}"
-        return Difference(name, children=tuple(self._named), detail=detail, figures=figures)
+        counted = f"{self.differing} of {count} {things} differ{suffix}" if self.differing else ""
+        detail = "; ".join(filter(None, (counted, self._ignored.words)))
+        children = (*self._named, *(ignored for _, ignored in self._ignored.children(name)))
+        return Difference(name, children=children, detail=detail, figures=figures)
+
+
+def _declared(
+    difference: Difference, path: str, declared: DeclaredParts | None, left: str | None = None, right: str | None = None
+) -> Difference:
+    """Return the difference of a value or line, as ignored where the user declared that it may differ."""
+    if declared is None or not difference.verdict.differs:
+        return difference
+    texts = (difference.left, difference.right) if left is None and right is None else (left, right)
+    sides = (None if text is None else Value(path, text) for text in texts)
+    ignored = declared([path], *sides, of_model=False)
+    return difference if ignored is None else replace(difference, judged=Verdict.IGNORED, ignored=(ignored,))
 
 
 def _place_of(name: str, numbers: tuple[int, int]) -> str:
@@ -154,9 +184,12 @@ def compare_tables(name: str, left: Source, right: Source, options: CompareOptio
         heads = heads if number else list(left_row or ())
         for column, pair in enumerate(zip_longest(_cells(left_row), _cells(right_row))):
             cells += 1
-            cell_name = _cell_name(name, number, column, heads)
-            differences.add(_cell(cell_name, *pair, options.values) if pair[0] != pair[1] else None)
-    if not differences.differing:
+            if pair[0] == pair[1]:
+                continue
+            cell = _cell(_cell_name(name, number, column, heads), *pair, options.values)
+            path = f"{name}/{heads[column]}" if number and column < len(heads) else name
+            differences.add(None if cell is None else _declared(cell, path, options.declared, *pair))
+    if not differences.found:
         detail = "same content; the cells are written in another way (quotes, ends of lines)"
         return Difference(name, Verdict.IDENTICAL, detail=detail)
     return differences.tree(name, "cells", f"{cells}", ", place by place", cells)

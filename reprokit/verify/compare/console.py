@@ -5,15 +5,29 @@ The order of lines of several threads is a race: it may differ if each thread pr
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from reprokit import console, redaction
 from reprokit.console import STREAMS, ConsoleHead, ProcessConsole
-from reprokit.difference import SIDES, Difference, Verdict, different, group, lacking, missing
+from reprokit.difference import (
+    SIDES,
+    Difference,
+    IgnoredCount,
+    IgnoredThing,
+    Verdict,
+    different,
+    group,
+    lacking,
+    missing,
+)
 from reprokit.model.run import timestamp
 from reprokit.printable import cut, listed
 from reprokit.rundir import RunDirectory
+from reprokit.verify.compare.declared_lines import DeclaredLines
+from reprokit.verify.compare.declared_outputs import DeclaredIgnores
 from reprokit.verify.compare.match import RunPair
 from reprokit.verify.compare.printed_lines import (
     LOOKED_AT,
@@ -21,6 +35,7 @@ from reprokit.verify.compare.printed_lines import (
     LinesComparison,
     PrintedLine,
     compare_lines,
+    ignored_by,
     printed_lines,
     tells_results,
 )
@@ -32,6 +47,7 @@ CUT = "only whole lines of the first and the last part are compared, as the rest
 SHORTAGE = "as memory, disk or descriptors were short"
 UNKNOWN = "not compared: of one run nothing could be kept of it"
 LONGEST = 160  # characters of a quoted line
+NOTHING_DECLARED = DeclaredIgnores()
 
 
 @dataclass(frozen=True)
@@ -43,6 +59,7 @@ class _PrintedStream:
     bars: int
     threads: dict[str, list[PrintedLine]]  # lines of each thread, if several printed
     is_whole: bool
+    left_out: tuple[PrintedLine, ...] = ()  # of which the user's rules leave nothing
 
     @property
     def lines(self) -> list[PrintedLine]:
@@ -71,7 +88,8 @@ def compare(runs: RunPair) -> Difference:
             for run, heads_of_run in zip(runs.directories, heads, strict=True)
         )
         for stream in range(len(STREAMS)):
-            leaf = _stream_leaf(of_process(STREAMS[stream], process), stream, left, right, contexts)
+            title = of_process(STREAMS[stream], process)
+            leaf = _stream_leaf(title, stream, left, right, contexts, runs.declared)
             leaves += [] if leaf is None else [leaf]
     return group(NAME, tuple(leaves))
 
@@ -90,9 +108,58 @@ def _line_context(run: RunDirectory, heads: dict[str, ConsoleHead]) -> LineConte
 
 
 def _stream_leaf(
-    title: str, stream: int, left: ProcessConsole, right: ProcessConsole, contexts: tuple[LineContext, LineContext]
+    title: str,
+    stream: int,
+    left: ProcessConsole,
+    right: ProcessConsole,
+    contexts: tuple[LineContext, LineContext],
+    declared: DeclaredIgnores = NOTHING_DECLARED,
 ) -> Difference | None:
-    left_stream, right_stream = _printed_stream(left, stream), _printed_stream(right, stream)
+    streams = _printed_stream(left, stream), _printed_stream(right, stream)
+    if not declared.rules.console:
+        return _leaf_of(title, *streams, contexts)
+    filtered = DeclaredLines(declared, (line for side in streams for line in side.lines))
+    streams = _filtered(streams[0], filtered), _filtered(streams[1], filtered)
+    return _with_ignored(title, _leaf_of(title, *streams, contexts), _ignored_lines(*streams, contexts))
+
+
+def _filtered(stream: _PrintedStream, filtered: DeclaredLines) -> _PrintedStream:
+    """Return a stream without what the user declared that it may differ."""
+    return replace(
+        stream,
+        first=filtered.of(stream.first),
+        last=filtered.of(stream.last),
+        threads={name: filtered.of(lines) for name, lines in stream.threads.items()},
+        left_out=tuple(filtered.left_out(stream.lines)),
+    )
+
+
+def _ignored_lines(
+    left: _PrintedStream, right: _PrintedStream, contexts: tuple[LineContext, LineContext]
+) -> Counter[str]:
+    """Return how many lines differ only in what each of the user's rules leaves out, up to the first difference."""
+    whole = _compare_streams(left, right, contexts)
+    comparisons = [whole]
+    if whole.first is not None and _same_by_thread(left, right, contexts):
+        comparisons = [compare_lines(left.threads[name], right.threads[name], contexts) for name in left.threads]
+    counts = sum((comparison.ignored for comparison in comparisons), Counter[str]())
+    for pair in zip_longest(left.left_out, right.left_out):
+        counts.update(ignored_by(*pair, contexts))
+    return counts
+
+
+def _with_ignored(title: str, leaf: Difference | None, counts: Counter[str]) -> Difference | None:
+    if not counts:
+        return leaf
+    ignored = tuple(IgnoredCount(rule, IgnoredThing.LINE, count) for rule, count in counts.items())
+    if leaf is None:
+        return Difference(title, Verdict.NOT_RECORDED, detail="nothing beside what was declared", ignored=ignored)
+    return replace(leaf, judged=Verdict.IGNORED if leaf.verdict is Verdict.IDENTICAL else leaf.judged, ignored=ignored)
+
+
+def _leaf_of(
+    title: str, left_stream: _PrintedStream, right_stream: _PrintedStream, contexts: tuple[LineContext, LineContext]
+) -> Difference | None:
     cut_note = "" if left_stream.is_whole and right_stream.is_whole else CUT
     if not left_stream.lines and not right_stream.lines:
         detail = "; ".join(filter(None, (_ignored_words({}, max(left_stream.bars, right_stream.bars)), cut_note)))
@@ -145,7 +212,8 @@ def _compare_streams(
     count = min(len(left.last), len(right.last))
     if comparison.first is None and count:
         last_comparison = compare_lines(left.last[-count:], right.last[-count:], contexts)
-        return LinesComparison(comparison.varied + last_comparison.varied, last_comparison.first)
+        ignored = comparison.ignored + last_comparison.ignored
+        return LinesComparison(comparison.varied + last_comparison.varied, last_comparison.first, ignored)
     return comparison
 
 
@@ -176,7 +244,7 @@ def _quoted(line: PrintedLine | None) -> str:
     """Return a line quoted for a sentence: without secrets, and cut to a maximum length."""
     if line is None:
         return ""
-    text = redaction.shown(line.text[:LOOKED_AT].encode("utf-8", "backslashreplace").decode())
+    text = redaction.shown(line.printed[:LOOKED_AT].encode("utf-8", "backslashreplace").decode())
     return repr(cut(text, LONGEST))
 
 

@@ -20,6 +20,7 @@ from reprokit.verify.compare import ranks, runs
 from reprokit.verify.compare.divergences import NAMES, ORDER
 from reprokit.verify.compare.ranks import RankState
 from reprokit.verify.compare.runs import Comparison
+from reprokit.verify.ignores import Ignores, IgnoreUse, together
 from reprokit.verify.read.metric_lines import ComputeLine
 from reprokit.verify.read.scan import natural, read
 
@@ -46,6 +47,11 @@ class HostsComparison:
             return Verdict.DIFFERENT
         return Verdict.TOLERATED if Verdict.TOLERATED in verdicts else Verdict.IDENTICAL
 
+    @property
+    def ignores(self) -> tuple[IgnoreUse, ...]:
+        """Return how often the user's rules applied on all hosts."""
+        return together(comparison.ignores for comparison in self.hosts.values())
+
 
 def parts(path: Path) -> dict[str, Path]:
     """Return the run directories of the hosts by name; none if this is a single run."""
@@ -63,11 +69,15 @@ def parts(path: Path) -> dict[str, Path]:
     return {name: hosts_directory / name for name in sorted(names, key=natural)}
 
 
-def compare(left: Path, right: Path, *, tolerances: Tolerances | None = None) -> HostsComparison:
+def compare(
+    left: Path, right: Path, *, tolerances: Tolerances | None = None, ignores: Ignores | None = None
+) -> HostsComparison:
     """Compare host by host; raise a RunError or NothingComparable if that is impossible."""
     sides = parts(left), parts(right)
     common = [name for name in sides[0] if name in sides[1]]
-    comparisons = {name: runs.compare(sides[0][name], sides[1][name], tolerances=tolerances) for name in common}
+    comparisons = {
+        name: runs.compare(sides[0][name], sides[1][name], tolerances=tolerances, ignores=ignores) for name in common
+    }
     lacking: list[tuple[str, Side]] = [(name, "right") for name in sides[0] if name not in common]
     lacking += [(name, "left") for name in sides[1] if name not in common]
     notes = [note for parts_of_run, side in zip(sides, SIDES, strict=True) for note in _notes(parts_of_run, side)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any
@@ -13,6 +13,7 @@ from reprokit.model.outputs import OutputsFile
 from reprokit.model.run import RunFile
 from reprokit.rundir import RunDirectory
 from reprokit.tolerance import Tolerance, Tolerances
+from reprokit.verify.compare.declared_outputs import DeclaredIgnores
 from reprokit.verify.read import metric_lines
 from reprokit.verify.read.evaluation_columns import EvaluationChecker
 from reprokit.verify.read.normalization import ORDER, Normalizations
@@ -77,6 +78,7 @@ class RunPair:
     pairs: tuple[SeriesPair, ...]  # in order of process, kind and name
     normalizations: Normalizations
     tolerances: Tolerances
+    declared: DeclaredIgnores = field(default_factory=DeclaredIgnores)
 
     @property
     def files(self) -> tuple[RunFile, RunFile]:
@@ -124,7 +126,9 @@ class RunPair:
         return self.left.processes.get(name), self.right.processes.get(name)
 
 
-def match(left: RunDirectory, right: RunDirectory, tolerances: Tolerances) -> RunPair:
+def match(
+    left: RunDirectory, right: RunDirectory, tolerances: Tolerances, declared: DeclaredIgnores | None = None
+) -> RunPair:
     """Read both runs and compare their series: one pass over each, and a second one if they differ."""
     normalizations = Normalizations()
     scans = (
@@ -143,7 +147,7 @@ def match(left: RunDirectory, right: RunDirectory, tolerances: Tolerances) -> Ru
                 pair, spans[key].start, collected[0].get(key, []), collected[1].get(key, []), normalizations
             )
         pairs.append(pair)
-    return RunPair((left, right), *scans, tuple(pairs), normalizations, tolerances)
+    return RunPair((left, right), *scans, tuple(pairs), normalizations, tolerances, declared or DeclaredIgnores())
 
 
 def _differing_span(left: ScannedSeries | None, right: ScannedSeries | None) -> range | None:

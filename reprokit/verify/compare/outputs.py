@@ -20,6 +20,7 @@ from reprokit.difference import Difference, Verdict, compared, group, missing
 from reprokit.errors import ReprokitError
 from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.rundir import RunDirectory
+from reprokit.verify.compare.declared_outputs import DeclaredFile
 from reprokit.verify.compare.match import RunPair
 from reprokit.verify.read.normalization import CONTAINERS, CONTENTS, Normalizations, excluded
 from reprokit.verify.read.scan import natural
@@ -48,10 +49,15 @@ def compare(runs: RunPair) -> Difference:
                 leaves.append(Difference(path, Verdict.NOT_RECORDED, *texts, why, exclusion=reason))
                 continue
             leaf = _file_leaf(path, left_file, right_file, normalizations)
+            declared = runs.declared.of_file(path, *(file.path for file in (left_file, right_file) if file))
             if left_file is not None and right_file is not None and leaf.verdict.differs:
-                leaf = _with_contents(leaf, _compare_contents(runs, path, left_file, right_file), runs)
-            leaves.append(leaf)
-    leaves += _link_leaves(left, right, normalizations)
+                tree = _compare_contents(runs, path, left_file, right_file, declared)
+                leaf = _with_contents(leaf, tree, runs)
+            files = zip(runs.directories, (left_file, right_file), strict=True)
+            leaves.append(leaf if declared is None else declared.judged(leaf, files))
+    for leaf in _link_leaves(left, right, normalizations):
+        declared = runs.declared.of_file(leaf.name)
+        leaves.append(leaf if declared is None else declared.judged(leaf, ()))
     if left.left_out or right.left_out:
         verdict = Verdict.DIFFERENT if left.left_out != right.left_out else Verdict.NOT_RECORDED
         texts = f"{left.left_out} files", f"{right.left_out} files"
@@ -124,7 +130,7 @@ def _with_contents(leaf: Difference, tree: Difference | None, runs: RunPair) -> 
         return replace(leaf, detail=f"{leaf.detail}; only digests are left, which no tolerance can judge")
     if tree is None:
         return leaf
-    if not tree.verdict.not_bitwise:
+    if not tree.verdict.not_bitwise and tree.verdict is not Verdict.IGNORED:
         runs.normalizations.add(CONTENTS)
         return Difference(leaf.name, Verdict.IDENTICAL, leaf.left, leaf.right, tree.detail)
     detail = f"{leaf.detail}; {tree.detail}"
@@ -143,7 +149,9 @@ def _number_of_files(outputs: OutputsFile | None) -> str:
     return "" if outputs is None else f"{len(outputs.files)} files"
 
 
-def _compare_contents(runs: RunPair, name: str, left: OutputFile, right: OutputFile) -> Difference | None:
+def _compare_contents(
+    runs: RunPair, name: str, left: OutputFile, right: OutputFile, declared: DeclaredFile | None
+) -> Difference | None:
     """Return the tree of differences of two files; None if the content of one is gone."""
     with ExitStack() as files, suppress(OSError, ReprokitError):  # the result of comparing digests remains
         left_source = _open_until_end(runs.directories[0], left, files)
@@ -152,7 +160,7 @@ def _compare_contents(runs: RunPair, name: str, left: OutputFile, right: OutputF
             return None
         left_source.beside = _siblings(runs.directories[0], left.path, files)
         right_source.beside = _siblings(runs.directories[1], right.path, files)
-        options = CompareOptions(runs.accepted("outputs"), runs.accepted("outputs"))
+        options = CompareOptions(runs.accepted("outputs"), runs.accepted("outputs"), declared=declared)
         return compare_files(name, FileSide(left_source, left.path), FileSide(right_source, right.path), options)
     return None
 

@@ -102,6 +102,13 @@ class PrintedLine:
     number: int
     text: str
     end: str = ""  # blanks and carriage return at its end
+    whole: str = ""  # where the user's rules leave some of it out: the line as it was printed
+    rules: tuple[str, ...] = ()  # which do
+
+    @property
+    def printed(self) -> str:
+        """Return the line as it was printed."""
+        return self.whole or self.text
 
 
 @dataclass
@@ -110,6 +117,7 @@ class LinesComparison:
 
     varied: Counter[str] = field(default_factory=Counter)  # number of lines by the volatile text that differs in them
     first: tuple[PrintedLine | None, PrintedLine | None] | None = None  # the first difference
+    ignored: Counter[str] = field(default_factory=Counter)  # number of lines by the rule that leaves out what differs
 
 
 def printed_lines(data: bytes) -> tuple[list[PrintedLine], int]:
@@ -155,11 +163,37 @@ def compare_lines(
         if kinds is None:
             comparison.first = left_line, right_line
             return comparison
+        comparison.ignored.update(ignored_by(left_line, right_line, contexts))
         kinds |= set() if left_line.end == right_line.end else {LINE_ENDS}
         comparison.varied.update([" and ".join(sorted(kinds))] if kinds else [])
     if len(left) != len(right):
         comparison.first = next(iter(left[len(right) :]), None), next(iter(right[len(left) :]), None)
     return comparison
+
+
+def ignored_by(
+    left: PrintedLine | None, right: PrintedLine | None, contexts: tuple[LineContext, LineContext]
+) -> tuple[str, ...]:
+    """Return the first of the user's rules without which two lines differ, or a line that has no partner."""
+    rules = (*(left.rules if left else ()), *(right.rules if right else ()))
+    if not rules or (left and right and varying(left.printed, right.printed, contexts) is not None):
+        return ()
+    return rules[:1]
+
+
+def printed_results(text: str) -> list[str]:
+    """Return the numbers in a text that stand right behind the name of a metric or of a prediction."""
+    return [text[start:end] for start, end in result_spans(text)]
+
+
+def result_spans(text: str) -> list[tuple[int, int]]:
+    """Return where such numbers stand in a text; of a longer text in what is looked at."""
+    numbers = re.finditer(_NUMBER, text[:LOOKED_AT])
+    return [
+        number.span()
+        for number in numbers
+        if _AFTER_METRIC.search(text[max(0, number.start() - _BEFORE) : number.start()]) is not None
+    ]
 
 
 def varying(left: str, right: str, contexts: tuple[LineContext, LineContext]) -> frozenset[str] | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from reprokit import entropy as entropy_profile
 from reprokit import state_files
-from reprokit.difference import SIDES, Difference, Exclusion, Role, Side, Verdict, group, overall
+from reprokit.difference import SIDES, Difference, Exclusion, IgnoredThing, Role, Side, Verdict, group, overall
 from reprokit.errors import NothingComparable, RunInProgress
 from reprokit.model.run import NO_END, RunFile
 from reprokit.model.states import Loading
@@ -36,8 +36,10 @@ from reprokit.verify.compare import (
     trails,
     weights,
 )
+from reprokit.verify.compare.declared_outputs import DeclaredIgnores
 from reprokit.verify.compare.match import RunPair, match
 from reprokit.verify.compare.processes import ended_in_one
+from reprokit.verify.ignores import Ignores, IgnoreUse, uses
 from reprokit.verify.read import integrity
 from reprokit.verify.read.execution import SharedTrait, shared
 from reprokit.verify.read.metric_lines import OUTCOMES
@@ -64,6 +66,7 @@ class Comparison:
     normalizations: tuple[str, ...]
     notes: tuple[str, ...]  # what the user must know beside the verdict
     tolerances: str = ""  # requested tolerances, in words
+    ignores: tuple[IgnoreUse, ...] = ()  # the user's rules, and how often each applied
 
     @property
     def shared(self) -> SharedTrait | None:
@@ -91,19 +94,25 @@ def require_whole(path: Path) -> None:
         entropy_profile.check(path / ENTROPY, run.run.profile)
 
 
-def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None = None) -> Comparison:
+def compare(
+    left_path: Path, right_path: Path, *, tolerances: Tolerances | None = None, ignores: Ignores | None = None
+) -> Comparison:
     """Compare two finished runs; raise a RunError or NothingComparable if that is impossible."""
     left, right = RunDirectory(left_path), RunDirectory(right_path)
     left.require_finished()
     right.require_finished()
     for run in (left, right):
         integrity.check(run)
-    runs = match(left, right, tolerances or Tolerances())
+    ignores = ignores or Ignores()
+    runs = match(left, right, tolerances or Tolerances(), DeclaredIgnores(ignores))
     tracker_categories = tracker_metrics.compare(runs)
-    has_results = runs.has(OUTCOMES) or any(map(outputs.comparable, runs.outputs))
+    outputs_category, console_category = outputs.compare(runs), console.compare(runs)
+    runs.declared.require_obeyed()
+    has_results = runs.has(OUTCOMES) or (
+        any(map(outputs.comparable, runs.outputs)) and not _is_ignored(outputs_category)
+    )
     has_results = has_results or any(map(tracker_metrics.compared, tracker_categories))
     has_results = has_results or any(map(snapshots.comparable, (left, right)))
-    console_category = console.compare(runs)
     if not (has_results or console.comparable(console_category)):
         raise NothingComparable(_nothing_reason(runs, console_category))
     trail_pair = trails.TrailPair(runs)
@@ -118,7 +127,7 @@ def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None 
         evaluation.compare(runs),
         *tracker_categories,
         random_states.compare(runs, trail_pair.idle),
-        outputs.compare(runs),
+        outputs_category,
         *snapshots.compare(runs),
         console_category,
         status.compare(runs),
@@ -138,7 +147,8 @@ def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None 
         *(note for run, side in zip((left, right), SIDES, strict=True) for note in samples.notes(run, side)),
         *_untrained_note(runs, trail_pair),
     )
-    return Comparison(left, right, tree, runs.normalizations.applied, notes, str(tolerances or ""))
+    applied = uses(ignores, tree)
+    return Comparison(left, right, tree, runs.normalizations.applied, notes, str(tolerances or ""), applied)
 
 
 def _training(trail_pair: trails.TrailPair, runs: RunPair) -> tuple[Difference, ...]:
@@ -249,8 +259,17 @@ def _limits(runs: RunPair, tree: Difference) -> Iterator[str]:
 
 def _was_compared(category: Difference, name: str) -> bool:
     """Return whether this is the category of that name, and something in it was compared."""
-    verdicts = {leaf.verdict for leaf in category.leaves()}
-    return category.name == name and not verdicts <= {Verdict.NOT_RECORDED, Verdict.INFORMATION}
+    return category.name == name and not all(map(_is_left_out, category.leaves()))
+
+
+def _is_ignored(category: Difference) -> bool:
+    """Return whether nothing is left of a category beside files that are ignored as a whole."""
+    return category.verdict is Verdict.IGNORED and all(map(_is_left_out, category.leaves()))
+
+
+def _is_left_out(leaf: Difference) -> bool:
+    is_whole = any(ignored.thing is IgnoredThing.FILE for ignored in leaf.ignored)
+    return is_whole or leaf.verdict in (Verdict.NOT_RECORDED, Verdict.INFORMATION)
 
 
 def with_roles(runs: RunPair, tree: Difference) -> Difference:

@@ -18,6 +18,7 @@ from reprokit.difference import Difference, Role, Verdict, overall
 from reprokit.printable import bounded, cut
 from reprokit.screen import Cells, print_rows
 from reprokit.verify.compare.series_leaves import KINDS
+from reprokit.verify.ignores import behind_verdict, ignored_in
 
 if TYPE_CHECKING:
     from reprokit.rundir import RunDirectory
@@ -37,6 +38,7 @@ STYLES = {
     Verdict.TOLERATED: "yellow",
     Verdict.DIFFERENT: "bold red",
     Verdict.MISSING: "bold red",
+    Verdict.IGNORED: "yellow",
     Verdict.INFORMATION: "cyan",
     Verdict.NOT_RECORDED: "dim",
 }
@@ -55,7 +57,11 @@ class TableRow:
 
 
 def verdict_line(comparison: Comparison) -> str:
-    """Return the result of a comparison in one line."""
+    """Return the result of a comparison in one line, with how much of it the user's rules ignored."""
+    return _verdict_words(comparison) + behind_verdict(comparison.ignores)
+
+
+def _verdict_words(comparison: Comparison) -> str:
     first = comparison.tree.first()
     if first is not None:
         return f"different: {shortened(sentence(first))}"
@@ -125,6 +131,8 @@ def headline(category: Difference) -> str:
     if tolerated is not None:
         count = sum(1 for leaf in category.leaves() if leaf.verdict is Verdict.TOLERATED)
         return sentence(tolerated) + (f" (and {count - 1} more)" if count > 1 else "")
+    if category.verdict is Verdict.IGNORED:
+        return f"{ignored_in(category)} ignored as declared"
     if category.name == "times":
         leaves = category.leaves()
         return "; ".join(f"{leaf.name} {leaf.left or 'unknown'} and {leaf.right or 'unknown'}" for leaf in leaves)
@@ -198,6 +206,7 @@ def print_comparison(comparison: Comparison, *, every_leaf: bool) -> None:
     footer += [f"note: {note}" for note in comparison.notes]
     if comparison.tolerances:
         footer.append(f"tolerance: {comparison.tolerances}")
+    footer += [f"ignored: {use}" for use in comparison.ignores]
     if comparison.normalizations:
         footer.append(f"normalized: {'; '.join(comparison.normalizations)}")
     print_rows(verdict_line(comparison), cells, footer, f"bold {STYLES[comparison.verdict]}")
@@ -217,6 +226,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "right": _run(comparison.right),
         "first_difference": None if first is None else node(first),
         **({"tolerances": comparison.tolerances} if comparison.tolerances else {}),
+        **({"ignores": [use.document() for use in comparison.ignores]} if comparison.ignores else {}),
         "notes": list(comparison.notes),
         "normalizations": list(comparison.normalizations),
         "categories": [node(child) for child in comparison.tree.children],
@@ -239,6 +249,10 @@ def node(difference: Difference) -> dict[str, Any]:
         "can_change_results": difference.can_change_results,
         "children": [node(child) for child in difference.children],
     }
+    if difference.ignored:
+        result["ignored"] = [
+            {"rule": one.rule, "thing": one.thing.value, "count": one.count} for one in difference.ignored
+        ]
     if difference.role is not Role.OWN:
         result["role"] = difference.role.name.lower()
     return {**result, "figures": dict(difference.figures)} if difference.figures else result

@@ -9,12 +9,14 @@ from reprokit.difference import Verdict
 from reprokit.rundir import HOSTS
 from reprokit.screen import Cells, print_rows
 from reprokit.verify.compare.hosts import HostsComparison
+from reprokit.verify.ignores import behind_verdict
 from reprokit.verify.show.comparison import FORMAT, STYLES, causes, document, rows, verdict_line
 
 
 def print_hosts(result: HostsComparison, *, every_leaf: bool) -> None:
     """Print one row for each host, or with `every_leaf` its categories as well."""
     notes = [f"left: {result.left}", f"right: {result.right}", *(f"note: {note}" for note in result.notes)]
+    notes += [f"ignored: {use}" for use in result.ignores]
     differing = [name for name, comparison in result.hosts.items() if comparison.verdict.differs]
     if differing and not every_leaf:
         pair = (f"{side}/{HOSTS}/{differing[0]}" for side in (result.left, result.right))
@@ -28,9 +30,8 @@ def _verdict(result: HostsComparison) -> str:
         return f"different: the {side} run has no part of host {name}"
     name, comparison = next(iter(result.hosts.items()))
     if result.verdict is Verdict.IDENTICAL:
-        return (
-            f"identical: on each of {len(result.hosts)} hosts everything that was recorded and is compared is the same"
-        )
+        everything = "everything that was recorded and is compared is the same"
+        return f"identical: on each of {len(result.hosts)} hosts {everything}{behind_verdict(result.ignores)}"
     return verdict_line(comparison).replace(": ", f": host {name}: ", 1)
 
 

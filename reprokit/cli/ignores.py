@@ -1,0 +1,85 @@
+"""The options --ignore, --ignore-console and --no-ignores, which all commands have that compare runs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import msgspec
+
+from reprokit.cli.options import current_directory, flag
+from reprokit.errors import BadConfig, UsageError
+
+if TYPE_CHECKING:
+    from reprokit.user_config import LocatedConfig
+    from reprokit.verify.ignores import Ignores
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class IgnoreRequest(msgspec.Struct, frozen=True):
+    """What the command line says of ignores."""
+
+    outputs: tuple[str, ...] = ()
+    console: tuple[str, ...] = ()
+    no_ignores: bool = False  # of the configuration
+
+    def ignores(self, file: Path | None = None) -> Ignores:
+        """Return its rules, then those of the configuration: of this file, else of the one that counts here."""
+        from reprokit import user_config
+        from reprokit.verify.ignores import Ignores, declared
+
+        try:
+            own = declared(self.outputs, self.console) if self.outputs or self.console else Ignores()
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        if self.no_ignores:
+            return own
+        located = user_config.find(current_directory()) if file is None else user_config.read(file)
+        return own if located is None else own.and_also(configured(located))
+
+
+def configured(located: LocatedConfig) -> Ignores:
+    """Return the rules of a configuration; raises BadConfig for what is no rule, naming file and key."""
+    from reprokit.launch.rundirectory import shown
+    from reprokit.verify.ignores import Ignores, declared
+
+    rules, config, origin = Ignores(), located.config, shown(located.path)
+    for key, texts in (("ignore", (config.ignore, ())), ("ignore_console", ((), config.ignore_console))):
+        try:
+            rules = rules.and_also(declared(*texts, origin))
+        except ValueError as error:
+            raise BadConfig(f"{located.path}: {key}: {error}") from None
+    return rules
+
+
+def options(function: Function) -> Function:
+    """Add the options to a command, which is given what they ask for as `declared`."""
+
+    @functools.wraps(function)
+    def with_request(
+        *arguments: Any, ignore: tuple[str, ...], ignore_console: tuple[str, ...], no_ignores: bool, **options: Any
+    ) -> Any:
+        return function(*arguments, declared=IgnoreRequest(ignore, ignore_console, no_ignores), **options)
+
+    for option in (
+        flag("--no-ignores", "Ignore nothing that only the configuration declares."),
+        click.option(
+            "--ignore-console",
+            multiple=True,
+            metavar="REGEX",
+            help="Leave out of printed lines what REGEX matches before they are compared. Repeatable.",
+        ),
+        click.option(
+            "--ignore",
+            multiple=True,
+            metavar="GLOB[:KEY]",
+            help="Let the files that GLOB matches differ, or their values named KEY, as in 'metrics.json:started'."
+            " Weights and results are refused. Repeatable.",
+        ),
+    ):
+        with_request = option(with_request)
+    return with_request  # type: ignore[return-value]  # the same but for the options
