@@ -70,17 +70,19 @@ def show(run: str | Path = "last") -> View:
 
 def verify(left: str | Path, right: str | Path) -> View:
     """Return whether two runs agree, bit for bit."""
+    from reprokit.cli.ignores import IgnoreRequest
     from reprokit.verify.compare.runs import compare, require_whole
     from reprokit.verify.show.comparison import causes, document, rows, verdict_line
 
     paths = _path(left), _path(right)
     for path in paths:
         require_whole(path)
-    comparison = compare(*paths)
+    comparison = compare(*paths, ignores=IgnoreRequest().ignores())
     listed = [("likely cause", "information", text) for text in causes(comparison)]
     listed += [(row.name, row.verdict.value, row.text) for row in rows(comparison, every_leaf=False)]
     notes = [f"{side}: {path}" for side, path in zip(("left", "right"), paths, strict=True)]
     notes += [f"note: {note}" for note in comparison.notes]
+    notes += [f"ignored: {use}" for use in comparison.ignores]
     color = _COLORS[comparison.verdict.value]
     return View(verdict_line(comparison), tuple(listed), tuple(notes), color, document(comparison))
 

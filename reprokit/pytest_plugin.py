@@ -128,6 +128,8 @@ def _checked(item: pytest.Function) -> TrainingResult:
     from reprokit.gate.check import Check, GateWork
     from reprokit.gate.results import NOT_CHECKED, PASSED
     from reprokit.launch.interruption import Interruption
+    from reprokit.user_config import find
+    from reprokit.verify.ignores import configured
 
     marker = item.get_closest_marker("reproducible")
     assert marker is not None
@@ -143,6 +145,7 @@ def _checked(item: pytest.Function) -> TrainingResult:
         runs=runs,
         golden=root / goldens if goldens else None,
         update=bool(config.getoption("reprokit_update")),
+        ignores=configured(find(root)),
     )
     os.environ[INNER] = "1"
     try:

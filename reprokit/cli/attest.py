@@ -74,6 +74,7 @@ def _command(_context: click.Context, _option: click.Parameter, text: str | None
     help="Require that statement and re-run are at most as old: 90m, 12h, 7d, 2w.",
 )
 @options.flag("--executed", "Require that the signer executed both runs (gate --sign).")
+@options.flag("--allow-ignored", "Let --verdict identical hold where the signer declared that something may differ.")
 @options.flag("--partial", "Allow artifacts of the statement to be missing.")
 @options.json_option("Print the statement, and what was checked, as JSON.")
 @options.gathered("asked", Policy)
@@ -120,7 +121,11 @@ def _lines(signed: Signed, checked: CheckedArtifacts) -> Iterator[tuple[str, str
 
 
 def _qualifications(signed: Signed) -> Iterator[tuple[str, str]]:
+    from reprokit.report.phrases import counted_times
+
     rerun = signed.rerun
+    for rule in rerun.ignored:
+        yield "ignored", f"{rule.option} {shlex.quote(rule.rule)} ({rule.origin}): {counted_times(rule.times)}"
     yield from (("note", text) for text in rerun.notes)
     yield from (("not compared", text) for text in rerun.not_compared)
     yield from (("not recorded", text) for text in rerun.randomness.uncovered)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from reprokit.cli import options
+from reprokit.cli import ignores, options
 from reprokit.cli.groups import CommandGroup
+from reprokit.cli.ignores import IgnoreRequest
 from reprokit.errors import ExtraMissing
 from reprokit.printable import printable
 
@@ -34,6 +35,7 @@ def command() -> None:
 @click.option("--experiment-name", metavar="NAME", help="Of a new run [default: reprokit].")
 @click.option("--run-id", metavar="ID", help="MLflow's run [default: the one that RUN opened, else a new one].")
 @options.flag("--bundle", "Add RUN, packed as 'reprokit bundle' does, to the artifacts.")
+@ignores.options
 def mlflow(
     run: Path,
     run2: Path | None,
@@ -41,6 +43,7 @@ def mlflow(
     experiment_name: str | None,
     run_id: str | None,
     bundle: bool,
+    declared: IgnoreRequest,
 ) -> None:
     """Write verdict, digests and report of RUN into MLflow, compared with RUN2 where it is given.
 
@@ -51,7 +54,7 @@ def mlflow(
     from reprokit.report.mlflow import Target, export
 
     paths = [run] if run2 is None else [run, run2]
-    facts = gather(paths)
+    facts = gather(paths, ignores=declared.ignores())
     with tempfile.TemporaryDirectory(prefix="reprokit-export-") as scratch:
         files = _reports(facts, Path(scratch))
         if bundle:
@@ -105,7 +108,8 @@ def _shown(store: str) -> str:
     help="Metrics for 'dvc metrics' [default: reprokit-metrics.json].",
 )
 @options.path_option("--plots", "DIR", "Curves for 'dvc plots', a CSV each.")
-def dvc(run: Path, run2: Path | None, output: Path, plots: Path | None) -> None:
+@ignores.options
+def dvc(run: Path, run2: Path | None, output: Path, plots: Path | None, declared: IgnoreRequest) -> None:
     """Write what came out of RUN, compared with RUN2 where it is given, as files that DVC reads.
 
     The metrics file has the verdict, 1 for identical and 0 for different, the replay's fidelity, and the last
@@ -114,6 +118,6 @@ def dvc(run: Path, run2: Path | None, output: Path, plots: Path | None) -> None:
     from reprokit.report import dvc as presenter
     from reprokit.report.gather import gather
 
-    facts = gather([run] if run2 is None else [run, run2])
+    facts = gather([run] if run2 is None else [run, run2], ignores=declared.ignores())
     for path in presenter.write(facts, output, plots):
         click.echo(printable(f"{path}: {facts.verdict.outcome}" if path == output else str(path)))

@@ -16,7 +16,8 @@ import click
 from msgspec.structs import replace
 
 from reprokit import rundir
-from reprokit.cli import options
+from reprokit.cli import ignores, options
+from reprokit.cli.ignores import IgnoreRequest
 from reprokit.cli.options import flag, path_option
 from reprokit.cli.output import print_json, stdout_kept, write_whole
 from reprokit.cli.streams import ending_with
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from reprokit.gate.check import GateWork
     from reprokit.gate.trainings import GateTraining
+    from reprokit.verify.ignores import Ignores
 
 
 def _checked_rules(_context: click.Context, _option: click.Parameter, specs: tuple[str, ...]) -> tuple[str, ...]:
@@ -63,6 +65,7 @@ MAX_FAILURES = 50  # that are named in a statement
 @flag("--clean", "Start each run in a fresh copy of the checkout, as it is now.")
 @flag("--allow-state", "Allow a run to read files that another or an earlier run left.")
 @flag("--locate", "Replay a pair that differs again, and name the first divergent operator, as 'reprokit locate'.")
+@options.CLOCK
 @options.NO_CONSOLE
 @click.option(
     "--data",
@@ -107,6 +110,7 @@ MAX_FAILURES = 50  # that are named in a statement
 )
 @path_option("--sign", "KEY", "Sign a statement about each pair with this private key.", "key")
 @path_option("--statements", "DIR", "Write the signed statements into DIR, as TRAINING.json.")
+@ignores.options
 @options.json_option("Print one JSON document; the trainings print to stderr.")
 @options.gathered("reports", Reports)
 @click.pass_obj
@@ -121,6 +125,7 @@ def command(
     reports: Reports,
     key: Path | None,
     statements: Path | None,
+    declared: IgnoreRequest,
     as_json: bool,
     **asked: Any,
 ) -> None:
@@ -142,8 +147,11 @@ def command(
         trainings, base = _trainings(behind_dashes, config, names)
         trainings = [_with(training, asked) for training in trainings]
         reports.require_places()
-        witness = prepare(key, statements, trainings)
-        work = GateWork(base=base, runs=_runs(output), golden=golden and golden.absolute(), update=update_golden)
+        rules = declared.ignores(config)
+        witness = prepare(key, statements, trainings, rules)
+        work = GateWork(
+            base=base, runs=_runs(output), golden=golden and golden.absolute(), update=update_golden, ignores=rules
+        )
         with stdout_kept(as_json):
             verdict = judge(trainings, work, interruption, witness)
         verdict = _without_removed(work, output, verdict)
@@ -233,6 +241,7 @@ class Statements:
 
     directory: Path
     key: Ed25519PrivateKey
+    ignores: Ignores
 
     def __call__(self, judged: TrainingResult) -> TrainingResult:
         """Write the statements of a training; one that cannot be made is a case that did not pass."""
@@ -251,7 +260,7 @@ class Statements:
 
         paths = [Path(path) for path in judged.pairs[number - 1]]
         try:
-            facts = gather(paths, Execution(tuple(failures), judged.notes))
+            facts = gather(paths, Execution(tuple(failures), judged.notes), self.ignores)
             text = envelope.sign(statement(facts, "bitwise-rerun"), self.key)
             write_whole(self.directory / file_name(judged.name, number), text)
         except ReprokitError as error:
@@ -264,7 +273,9 @@ def file_name(training: str, number: int) -> str:
     return f"{training}.json" if number == 1 else f"{training}+{number}.json"
 
 
-def prepare(key: Path | None, directory: Path | None, trainings: Iterable[GateTraining]) -> Statements | None:
+def prepare(
+    key: Path | None, directory: Path | None, trainings: Iterable[GateTraining], rules: Ignores
+) -> Statements | None:
     """What --sign and --statements ask for; statements of an earlier gate are removed: none is to be taken for new."""
     if (key is None) != (directory is None):
         raise UsageError("--sign KEY and --statements DIR go together")
@@ -280,4 +291,4 @@ def prepare(key: Path | None, directory: Path | None, trainings: Iterable[GateTr
                 (directory / file_name(training.name, number)).unlink(missing_ok=True)
         if not os.access(directory, os.W_OK):
             raise PermissionError(13, "permission denied")
-    return Statements(directory.absolute(), private)
+    return Statements(directory.absolute(), private, rules)

@@ -11,10 +11,9 @@ import click
 import msgspec
 
 from reprokit.cli.options import current_directory, flag
-from reprokit.errors import BadConfig, UsageError
+from reprokit.errors import UsageError
 
 if TYPE_CHECKING:
-    from reprokit.user_config import LocatedConfig
     from reprokit.verify.ignores import Ignores
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -27,10 +26,16 @@ class IgnoreRequest(msgspec.Struct, frozen=True):
     console: tuple[str, ...] = ()
     no_ignores: bool = False  # of the configuration
 
+    @property
+    def words(self) -> list[str]:
+        """Return the options as they were given."""
+        given = [("--ignore", text) for text in self.outputs] + [("--ignore-console", text) for text in self.console]
+        return [word for pair in given for word in pair] + ["--no-ignores"] * self.no_ignores
+
     def ignores(self, file: Path | None = None) -> Ignores:
         """Return its rules, then those of the configuration: of this file, else of the one that counts here."""
         from reprokit import user_config
-        from reprokit.verify.ignores import Ignores, declared
+        from reprokit.verify.ignores import Ignores, configured, declared
 
         try:
             own = declared(self.outputs, self.console) if self.outputs or self.console else Ignores()
@@ -39,21 +44,7 @@ class IgnoreRequest(msgspec.Struct, frozen=True):
         if self.no_ignores:
             return own
         located = user_config.find(current_directory()) if file is None else user_config.read(file)
-        return own if located is None else own.and_also(configured(located))
-
-
-def configured(located: LocatedConfig) -> Ignores:
-    """Return the rules of a configuration; raises BadConfig for what is no rule, naming file and key."""
-    from reprokit.launch.rundirectory import shown
-    from reprokit.verify.ignores import Ignores, declared
-
-    rules, config, origin = Ignores(), located.config, shown(located.path)
-    for key, texts in (("ignore", (config.ignore, ())), ("ignore_console", ((), config.ignore_console))):
-        try:
-            rules = rules.and_also(declared(*texts, origin))
-        except ValueError as error:
-            raise BadConfig(f"{located.path}: {key}: {error}") from None
-    return rules
+        return own.and_also(configured(located))
 
 
 def options(function: Function) -> Function:

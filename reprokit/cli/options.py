@@ -174,6 +174,9 @@ NO_TRAIL = switched_off("--no-trail", "trail", WITHOUT_TRAIL, "Do not record dig
 NO_ORDERS = flag(
     "--no-orders", "Do not record the order in which threads and processes come to queues.", "orders", negated=True
 )
+CLOCK = flag(
+    "--clock", "Also record the time of day and replace process ids, for native code that seeds itself from them."
+)
 PATCH = click.option(
     "--patch",
     "patches",

@@ -30,7 +30,7 @@ from reprokit.plan import RECORD, Plan, key_of_seed
     metavar="TEXT",
     help="Derive the key of --keyed from TEXT: runs with the same TEXT repeat without a recording. Not for secrets.",
 )
-@flag("--clock", "Also record the time of day and replace process ids, for native code that seeds itself from them.")
+@options.CLOCK
 @options.NO_SUPERVISOR
 @flag("--hide-rdrand", "Hide the processor's RDRAND and RDSEED from programs; see the docs.")
 @flag("--prove", "Also run strace, and report every request for random bytes that was not recorded.")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from reprokit.cli import options
+from reprokit.cli import ignores, options
+from reprokit.cli.ignores import IgnoreRequest
 from reprokit.cli.output import write_whole
 from reprokit.errors import UsageError
 
@@ -42,7 +43,10 @@ SUFFIXES = {".md": "markdown", ".html": "html", ".htm": "html", ".cdx.json": "cy
 )
 @options.output("FILE", "File to write; - is standard output.")
 @options.path_option("--sign", "KEY", "Sign a statement with this private key; see 'reprokit keygen'.", "key")
-def command(run: Path, run2: Path | None, kind: str | None, output: Path | None, key: Path | None) -> None:
+@ignores.options
+def command(
+    run: Path, run2: Path | None, kind: str | None, output: Path | None, key: Path | None, declared: IgnoreRequest
+) -> None:
     """Report what was trained, how RUN and RUN2 compare, and on what evidence.
 
     RUN and RUN2 are paths or names, such as 'last'; RUN is a recording and RUN2 its replay, or another recording.
@@ -62,7 +66,7 @@ def command(run: Path, run2: Path | None, kind: str | None, output: Path | None,
     if output is not None and chosen == "text":
         raise UsageError("text is for the screen: choose another --format for a file")
     private = None if key is None else keys.read_private(key)
-    facts = gather([run] if run2 is None else [run, run2])
+    facts = gather([run] if run2 is None else [run, run2], ignores=declared.ignores())
     if chosen == "text":
         from reprokit.report.text import print_report
 

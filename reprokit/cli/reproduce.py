@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 from msgspec.structs import replace
 
-from reprokit.cli import options
+from reprokit.cli import ignores, options
+from reprokit.cli.ignores import IgnoreRequest
 from reprokit.cli.options import flag
 from reprokit.cli.output import say_next, stdout_kept
 from reprokit.cli.streams import ending_with
@@ -41,6 +42,7 @@ from reprokit.recipe import RecipeSettings
 @flag("--no-smallest", "Once runs are identical, do not try which settings can be left out.", "smallest", negated=True)
 @flag("--keep-runs", "Keep the runs of every round, not only the final pair.")
 @options.KEEP
+@ignores.options
 @options.ADVISING
 @options.json_option("Print the journal as JSON; the training prints to stderr.")
 @options.gathered("settings", RecipeSettings)
@@ -56,6 +58,7 @@ def command(
     smallest: bool,
     keep_runs: bool,
     keep_outputs: int,
+    declared: IgnoreRequest,
     as_json: bool,
 ) -> None:
     """Run COMMAND twice; if the runs differ, find out why and apply cures until they are identical.
@@ -85,6 +88,7 @@ def command(
         keep_outputs=keep_outputs,
         steps=steps,
         seconds=seconds,
+        ignores=declared.ignores(),
     )
     try:
         with stdout_kept(as_json):

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from reprokit.cli import options
+from reprokit.cli import ignores, options
 from reprokit.cli.groups import CommandGroup
+from reprokit.cli.ignores import IgnoreRequest
 from reprokit.cli.output import print_json
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, CannotWriteReport, NoCommand, ReprokitError, UsageError
 
@@ -46,6 +47,7 @@ class StudyRequest(msgspec.Struct, frozen=True):
     output: Path | None
     runs: int | None
     parallel: int | None
+    declared: IgnoreRequest
 
     def study_file(self) -> tuple[LocatedStudy, Path]:
         """Return the study, and its directory."""
@@ -54,7 +56,8 @@ class StudyRequest(msgspec.Struct, frozen=True):
         require_supported()
         from reprokit.study import description, runner
 
-        located = description.read(self.file, runs=self.runs, parallel=self.parallel)
+        rules = self.declared.ignores()
+        located = description.read(self.file, runs=self.runs, parallel=self.parallel, ignores=rules)
         return located, runner.place_for(located.study.name, self.output)
 
     @property
@@ -62,7 +65,7 @@ class StudyRequest(msgspec.Struct, frozen=True):
         """Return the arguments as they were given."""
         asked = {"-o": self.output, "--runs": self.runs, "--parallel": self.parallel}
         options = [word for name, value in asked.items() if value for word in (name, str(value))]
-        return [str(self.file), *options]
+        return [str(self.file), *options, *self.declared.words]
 
 
 def of_study(function: Callable[..., None]) -> Callable[..., None]:
@@ -70,6 +73,7 @@ def of_study(function: Callable[..., None]) -> Callable[..., None]:
     function = options.gathered("asked", StudyRequest)(function)
 
     for option in (
+        ignores.options,
         options.number("--parallel", "N pairs at a time; times are not comparable then."),
         options.number("--runs", "N runs of each setup, instead of the file's number."),
         options.output(

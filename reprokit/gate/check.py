@@ -54,6 +54,7 @@ from reprokit.verify.compare import ranks
 from reprokit.verify.compare.entropy import percent_exact
 from reprokit.verify.compare.ranks import RankState
 from reprokit.verify.compare.runs import Comparison, compare
+from reprokit.verify.ignores import Ignores, IgnoreUse, together
 from reprokit.verify.show.comparison import sentence
 from reprokit.version import VERSION
 
@@ -85,6 +86,7 @@ class GateWork(msgspec.Struct, frozen=True, kw_only=True):
     runs: Path  # directory of the directories of trainings, in which their run directories are
     golden: Path | None = None
     update: bool = False
+    ignores: Ignores = Ignores()
 
 
 class Check:
@@ -96,7 +98,7 @@ class Check:
         self._training, self._work, self._interruption = training, work, interruption
         self._runs_of_training = _place_for_runs(work.runs, training.name)
         self._directory = (work.base / training.directory).resolve()
-        self._settings = RecipeSettings(patches=patches)
+        self._settings = RecipeSettings(patches=patches, clock=training.clock)
         self._recipe: RecipeUsed | None = None
         self._runs: list[Path] = []
         self._pairs: list[tuple[str, str]] = []
@@ -105,6 +107,7 @@ class Check:
         self._leftovers = LeftoverFiles(training.name, self._directory, data)
         self._fresh = FreshCheckouts(self._directory, self._runs_of_training / PLACE, data) if training.clean else None
         self._notes: list[str] = []
+        self._ignores: list[tuple[IgnoreUse, ...]] = []  # of each comparison
         self.key = ""
 
     def judge(self) -> TrainingResult:
@@ -134,6 +137,7 @@ class Check:
             seconds=time.monotonic() - started,
             findings=self._findings,
             notes=tuple(dict.fromkeys(self._notes)),
+            ignores=together(self._ignores),
         )
 
     def _cases(self) -> Iterator[Case]:
@@ -253,11 +257,12 @@ class Check:
     def _comparison_cases(self, suite: str, left: RunDirectory, right: RunDirectory) -> Iterator[Case]:
         """Yield a case for each artifact and metric; if nothing can be compared, a case of trouble."""
         try:
-            comparison = compare(left.path, right.path)
+            comparison = compare(left.path, right.path, ignores=self._work.ignores)
         except NothingComparable as error:
             yield Case(suite=suite, name="comparison", outcome=TROUBLE, message=str(error))
             return
         self._notes += comparison.notes
+        self._ignores.append(comparison.ignores)
         yield from _leaf_cases(suite, comparison)
 
     def _state_case(self, suite: str) -> Case:

@@ -50,13 +50,15 @@ def _summary(verdict: GateVerdict) -> Iterator[str]:
         yield f"| {escaped(training.name)} | {' | '.join(cells)} | {len(training.cases)} | {training.seconds:.0f} |"
     for training in verdict.trainings:
         unpassed = training.unpassed
-        if not unpassed and not training.notes:
+        if not (unpassed or training.notes or training.ignores):
             continue
         yield ""
         yield f"### {escaped(training.name)}"
         yield ""
         cases = bounded(unpassed, SHOWN, line=_case)
-        yield from (f"- {line}" for line in (*cases, *(f"note: {escaped(note)}" for note in training.notes)))
+        notes = (f"note: {escaped(note)}" for note in training.notes)
+        ignored = (f"ignored: {escaped(str(use))}" for use in training.ignores)
+        yield from (f"- {line}" for line in (*cases, *notes, *ignored))
 
 
 def _case(case: Case) -> str:

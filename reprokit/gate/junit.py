@@ -58,6 +58,7 @@ def _facts(verdict: GateVerdict, training: TrainingResult) -> Iterator[tuple[str
     yield "reprokit", verdict.reprokit
     yield "directory", training.directory
     yield from (("note", note) for note in training.notes)
+    yield from (("ignored", str(use)) for use in training.ignores)
 
 
 def _case(training: TrainingResult, case: Case, seconds: float) -> ET.Element:

@@ -13,6 +13,7 @@ from reprokit.errors import CannotWriteReport
 from reprokit.gate import findings_reports, github, junit
 from reprokit.gate.results import FAILED, NOT_CHECKED, PASSED, SUITES, TROUBLE, GateVerdict
 from reprokit.screen import Cells, print_rows
+from reprokit.verify.ignores import behind_verdict
 
 SHOWN = 20  # cases of a training that did not pass
 STYLES = {PASSED: "bold green", FAILED: "bold red"}
@@ -75,16 +76,18 @@ def print_verdict(verdict: GateVerdict) -> None:
         if len(training.unpassed) > SHOWN:
             cells.append(Cells(("", "", f"and {len(training.unpassed) - SHOWN} more (--json has them all)")))
         cells += [Cells(("", "note", note)) for note in training.notes]
+        cells += [Cells(("", "ignored", str(use))) for use in training.ignores]
     to_look_at = (training for training in verdict.trainings if training.outcome() not in (PASSED, NOT_CHECKED))
     footer = [f"run: {run}" for training in to_look_at for run in training.runs]
-    print_rows(f"gate {HEADLINES[verdict.outcome]}", cells, footer, STYLES.get(verdict.outcome, "bold yellow"))
+    headline = f"gate {HEADLINES[verdict.outcome]}{behind_verdict(verdict.ignores)}"
+    print_rows(headline, cells, footer, STYLES.get(verdict.outcome, "bold yellow"))
 
 
 def document(verdict: GateVerdict) -> dict[str, Any]:
     """Return the whole verdict as a JSON document."""
     content: dict[str, Any] = msgspec.to_builtins(verdict)
     trainings = [
-        {**fields, "outcome": result.outcome() or TROUBLE}
+        {**fields, "ignores": [use.document() for use in result.ignores], "outcome": result.outcome() or TROUBLE}
         for fields, result in zip(content["trainings"], verdict.trainings, strict=True)
     ]
     return {**content, "outcome": verdict.outcome, "trainings": trainings}

@@ -9,6 +9,7 @@ import msgspec
 
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, EXIT_TROUBLE
 from reprokit.findings import Finding
+from reprokit.verify.ignores import IgnoreUse, together
 
 FORMAT: Final = 1
 PASSED: Final = "passed"
@@ -52,6 +53,7 @@ class TrainingResult(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     findings: tuple[Finding, ...] = ()  # of its profile and rules
     notes: tuple[str, ...] = ()  # qualifications of the outcome
+    ignores: tuple[IgnoreUse, ...] = ()  # what was declared that it may differ, and how often that applied
 
     @property
     def unpassed(self) -> list[Case]:
@@ -84,6 +86,11 @@ class GateVerdict(msgspec.Struct, frozen=True, kw_only=True):
         """Return the outcome of all trainings; it is trouble if nothing was checked."""
         outcomes = {training.outcome() or TROUBLE for training in self.trainings} or {TROUBLE}
         return next(outcome for outcome in WORST_FIRST if outcome in outcomes)
+
+    @property
+    def ignores(self) -> tuple[IgnoreUse, ...]:
+        """Return how often the user's rules applied in all trainings."""
+        return together(training.ignores for training in self.trainings)
 
     @property
     def exit_status(self) -> int:

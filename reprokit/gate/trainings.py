@@ -1,5 +1,6 @@
 """What a gate is to check: a command, or the trainings of a reprokit.toml.
 
+ignore = ["log/*.txt"]          # as in every reprokit.toml, see user_config
 [[training]]
 name = "digits"
 command = ["python", "train.py", "--epochs", "2"]
@@ -11,6 +12,7 @@ vary = ["time-zone", "cores"]   # or ["all"]
 clean = true                    # each run in a fresh copy of the checkout
 allow_state = true
 locate = true                   # name the operator by which a pair parts
+clock = true                    # the time of day is recorded and given again
 console = false                 # what it prints is no result
 [training.require]
 fidelity = true
@@ -23,15 +25,15 @@ accepted = "accepted.json"
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from reprokit import toml_text
 from reprokit.errors import BadGate
 from reprokit.gate.start_conditions import Name
+from reprokit.user_config import FILE, UserConfig
 
-FILE: Final = "reprokit.toml"
 MAX_BYTES = 1 << 20
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"
 
@@ -66,13 +68,14 @@ class GateTraining(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     vary: tuple[Name | Literal["all"], ...] = ()  # variations under which a further replay of each pair starts
     clean: bool = False  # each run starts in a fresh copy of the checkout
     locate: bool = False  # locate the first divergent operator of a pair that differs
+    clock: bool = False  # record the time of day too
     console: bool = True  # whether printed text is kept and compared
     allow_state: bool = False  # whether runs may read files that earlier ones left
     require: Requirements = Requirements()
 
 
-class GateFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The contents of reprokit.toml."""
+class GateFile(UserConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The contents of reprokit.toml, with what all commands read in it."""
 
     training: Annotated[tuple[GateTraining, ...], msgspec.Meta(min_length=1, max_length=1000)]
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from reprokit.errors import ReprokitError, needed_for
 from reprokit.report.facts import AuditFacts, Package
+from reprokit.report.phrases import ignored_lines
 
 VERSION: Final = "1.6"
 NAMESPACE = uuid.UUID("5f7a2f0e-3f52-5c6a-9a4b-6f1f0b5f2d11")  # of serial numbers, which follow from the run ids
@@ -80,6 +81,8 @@ def _metrics(facts: AuditFacts) -> Iterator[dict[str, str]]:
 
 def _properties(facts: AuditFacts) -> Iterator[dict[str, str]]:
     yield _property("reproducibility", facts.verdict.outcome)
+    for line in ignored_lines(facts):
+        yield _property("ignored", line)
     yield _property("random-profile", facts.entropy.profile)
     yield _property("replay-fidelity", facts.entropy.fidelity_sentence)
     if len(facts.outputs) > MAX_FILES:

@@ -15,7 +15,9 @@ NOT_COMPARED: Final = "not-compared"  # one run alone, or nothing in two that ca
 
 Outcome = Literal["identical", "different", "tolerated", "failed", "not-compared"]  # failed: equal, but not completed
 ExecutedBy = Literal["signer", "unknown"]  # the process that made this, or nobody that it knows of
-Judgment = Literal["identical", "different", "tolerated", "missing", "information", "not-recorded", "not-compared"]
+Judgment = Literal[
+    "identical", "different", "tolerated", "missing", "ignored", "information", "not-recorded", "not-compared"
+]
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,6 +55,15 @@ class Stated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     value: str
+
+
+class IgnoredDifferences(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was declared that it may differ, and how many differences that covered."""
+
+    option: str
+    rule: str
+    origin: str  # the file that declares it, or the command line
+    times: int
 
 
 class SourceState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -230,6 +241,7 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     trained: Trained
     compared_how: tuple[str, ...]
     excluded: tuple[str, ...]
+    ignored: tuple[IgnoredDifferences, ...] = ()
     notes: tuple[str, ...]
     categories: tuple[Category, ...]
     outputs: tuple[Output, ...]

@@ -34,6 +34,7 @@ from reprokit.untrusted_json import object_in
 from reprokit.verify.compare import seeds
 from reprokit.verify.compare.entropy import in_words
 from reprokit.verify.compare.runs import Comparison, compare, require_whole
+from reprokit.verify.ignores import Ignores
 from reprokit.verify.show import comparison as comparisons
 from reprokit.verify.show import entropy_requests
 from reprokit.verify.show.overview import proof_in_words
@@ -65,22 +66,25 @@ class Execution:
     notes: tuple[str, ...] = ()
 
 
-def gather(paths: Sequence[Path], execution: Execution | None = None) -> audit.AuditFacts:
+def gather(
+    paths: Sequence[Path], execution: Execution | None = None, ignores: Ignores | None = None
+) -> audit.AuditFacts:
     """Return the facts of one run, or of two compared, without secrets; raises a RunError for an unreadable directory.
 
     `execution` is set only if the calling process itself executed both runs.
     """
-    return msgspec.convert(Secrets().value(msgspec.to_builtins(_gathered(paths, execution))), audit.AuditFacts)
+    facts = _gathered(paths, execution, ignores)
+    return msgspec.convert(Secrets().value(msgspec.to_builtins(facts)), audit.AuditFacts)
 
 
-def _gathered(paths: Sequence[Path], execution: Execution | None) -> audit.AuditFacts:
+def _gathered(paths: Sequence[Path], execution: Execution | None, ignores: Ignores | None) -> audit.AuditFacts:
     summaries = [summarize(path) for path in paths]
     first, last = summaries[0], summaries[-1]
-    comparison, problem = _compared(summaries)
+    comparison, problem = _compared(summaries, ignores)
     shown_curves, left_out = _curves(summaries)
     histograms, histograms_left_out = histograms_of(first.directory)
     findings, findings_note = _findings(summaries)
-    witnessed = execution or Execution()
+    witnessed, of_two = execution or Execution(), comparison if len(summaries) > 1 else None
     return audit.AuditFacts(
         reprokit=VERSION,
         made=_now() if execution is None else rundir.utc_now(),
@@ -90,10 +94,9 @@ def _gathered(paths: Sequence[Path], execution: Execution | None) -> audit.Audit
         runs=tuple(_run(summary, _SIDES[number]) for number, summary in enumerate(summaries)),
         trained=_trained(first),
         compared_how=_how(summaries, comparison),
-        excluded=comparison.normalizations if comparison is not None and len(summaries) > 1 else (),
-        notes=tuple(
-            dict.fromkeys((*witnessed.notes, *(comparison.notes if comparison and len(summaries) > 1 else ())))
-        ),
+        excluded=of_two.normalizations if of_two is not None else (),
+        ignored=tuple(audit.IgnoredDifferences(**use.document()) for use in (of_two.ignores if of_two else ())),
+        notes=tuple(dict.fromkeys((*witnessed.notes, *(of_two.notes if of_two is not None else ())))),
         categories=tuple(_categories(comparison, is_alone=len(summaries) == 1)),
         outputs=tuple(audit.Output(path=file.path, size=file.size, digest=file.digest) for file in first.outputs.files),
         curves=shown_curves,
@@ -129,7 +132,7 @@ def _now() -> str:
 # The verdict
 
 
-def _compared(summaries: Sequence[RunSummary]) -> tuple[Comparison | None, str]:
+def _compared(summaries: Sequence[RunSummary], ignores: Ignores | None) -> tuple[Comparison | None, str]:
     """Return the comparison, or why there is none; a single run is compared with itself to list its parts."""
     for summary in summaries:
         if summary.in_progress:
@@ -138,7 +141,7 @@ def _compared(summaries: Sequence[RunSummary]) -> tuple[Comparison | None, str]:
     try:
         for path in paths:
             require_whole(path)
-        comparison = compare(paths[0], paths[-1])
+        comparison = compare(paths[0], paths[-1], ignores=ignores)
     except NothingComparable as error:
         return None, str(error)
     if len(paths) > 1 and comparison.shared is not None:
@@ -181,7 +184,7 @@ def _counts(comparison: Comparison) -> dict[str, int]:
     """Return the number of compared items by verdict, without the environment, which decides nothing."""
     leaves = (leaf for child in comparison.tree.children if child.name != ENVIRONMENT for leaf in child.leaves())
     counts = Counter(leaf.verdict for leaf in leaves)
-    decided = (Verdict.IDENTICAL, Verdict.TOLERATED, Verdict.DIFFERENT, Verdict.MISSING)
+    decided = (Verdict.IDENTICAL, Verdict.TOLERATED, Verdict.IGNORED, Verdict.DIFFERENT, Verdict.MISSING)
     return {verdict.value: counts[verdict] for verdict in decided if counts[verdict]}
 
 

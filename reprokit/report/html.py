@@ -15,11 +15,11 @@ from reprokit.printable import printable
 from reprokit.report.facts import AuditFacts, CurvePoint, MetricCurve
 from reprokit.report.histograms import description as description_of_histogram
 from reprokit.report.histograms import histogram_drawing
-from reprokit.report.phrases import EXECUTED, JUDGMENTS, OUTCOMES, counted, entropy_rows, run_rows
+from reprokit.report.phrases import EXECUTED, JUDGMENTS, counted, entropy_rows, ignored_lines, outcome, run_rows
 
 WIDTH, HEIGHT = 720, 240
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 30  # margins
-URGENCY = {"different": 0, "missing": 0, "tolerated": 1}
+URGENCY = {"different": 0, "missing": 0, "tolerated": 1, "ignored": 1}
 
 
 def page(facts: AuditFacts, signed: Sequence[tuple[str, str]] = ()) -> str:
@@ -60,7 +60,8 @@ def _tables(facts: AuditFacts, shown: dict[str, Any]) -> dict[str, Any]:
     """Return the rows of the tables."""
     runs = shown["runs"]
     return {
-        "outcome": OUTCOMES[facts.verdict.outcome],
+        "outcome": outcome(facts),
+        "ignored": [printable(line, pages.LONGEST) for line in ignored_lines(facts)],
         "executed": EXECUTED[facts.executed_by],
         "counted": counted(facts),
         "run_heads": ["what", *(["first run", "second run"] if len(runs) > 1 else ["this run"])],

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from reprokit.pages.markdown import code, escaped
 from reprokit.report.facts import AuditFacts, Item
-from reprokit.report.phrases import EXECUTED, MARKS, OUTCOMES, counted, entropy_rows, run_rows
+from reprokit.report.phrases import EXECUTED, MARKS, counted, entropy_rows, ignored_lines, outcome, run_rows
 
 MAX_ROWS = 200  # rows per table; those that differ come first
 
@@ -19,7 +19,7 @@ def page(facts: AuditFacts) -> str:
 def _lines(facts: AuditFacts) -> Iterator[str]:
     for line in facts.attention:
         yield f"**{escaped(line)}**\n"
-    yield f"# {OUTCOMES[facts.verdict.outcome]}\n"
+    yield f"# {outcome(facts)}\n"
     yield f"{escaped(facts.verdict.sentence, 4000)}\n"
     yield f"{EXECUTED[facts.executed_by]}\n"
     yield from [f"{counted(facts)}\n"] if counted(facts) else []
@@ -29,6 +29,7 @@ def _lines(facts: AuditFacts) -> Iterator[str]:
     yield from _list(facts.compared_how) if facts.compared_how else ["Nothing was compared.\n"]
     if facts.excluded:
         yield f"Never compared, as they differ in every run: {escaped(', '.join(facts.excluded))}.\n"
+    yield from _list(ignored_lines(facts), "Ignored, as it was declared that they may differ:\n")
     yield from _list(facts.notes, "To be kept in mind:\n")
     yield from _results(facts)
     yield from _randomness(facts)
@@ -124,7 +125,7 @@ def model_card(facts: AuditFacts) -> str:
 def _card(facts: AuditFacts) -> Iterator[str]:
     yield "## Reproducibility\n"
     yield from (f"**{escaped(line)}**\n" for line in facts.attention)
-    yield f"**{OUTCOMES[facts.verdict.outcome]}.** {escaped(facts.verdict.sentence, 2000)}\n"
+    yield f"**{outcome(facts)}.** {escaped(facts.verdict.sentence, 2000)}\n"
     yield f"{EXECUTED[facts.executed_by]}\n"
     yield f"Trained by {code(facts.trained.command, 2000)}.\n"
     rows = [[escaped(name), escaped(value)] for name, value in entropy_rows(facts)]

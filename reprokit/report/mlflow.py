@@ -16,7 +16,7 @@ from reprokit.model.run import timestamp
 from reprokit.printable import printable
 from reprokit.report import curves
 from reprokit.report.facts import NOT_COMPARED, AuditFacts
-from reprokit.report.phrases import OUTCOMES
+from reprokit.report.phrases import outcome
 from reprokit.rundir import RunDirectory
 from reprokit.verify.read import scan
 
@@ -154,7 +154,7 @@ def metrics(run: RunDirectory) -> Iterator[tuple[str, int, float]]:
 def verdict(facts: AuditFacts) -> Iterator[tuple[str, str]]:
     """Yield the verdict as tags."""
     yield "verdict", facts.verdict.outcome
-    yield "verdict.words", _cut(f"{OUTCOMES[facts.verdict.outcome]}. {facts.verdict.sentence}")
+    yield "verdict.words", _cut(f"{outcome(facts)}. {facts.verdict.sentence}")
     if facts.verdict.first_difference:
         yield "first_difference", _cut(facts.verdict.first_difference)
     for run, name in zip(facts.runs, ("run", "second_run"), strict=False):

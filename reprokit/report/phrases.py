@@ -24,6 +24,7 @@ JUDGMENTS = {
     "different": "different",
     "missing": "on one side only",
     "tolerated": "within tolerance",
+    "ignored": "ignored as declared",
     "information": "for information",
     "not-recorded": "not recorded",
     "not-compared": "not compared",
@@ -33,6 +34,7 @@ _GLYPHS = {
     "different": "\N{MULTIPLICATION X} ",
     "missing": "\N{MULTIPLICATION X} ",
     "tolerated": "\N{ALMOST EQUAL TO} ",
+    "ignored": "\N{ALMOST EQUAL TO} ",
 }
 MARKS = {verdict: _GLYPHS.get(verdict, "") + word for verdict, word in JUDGMENTS.items()}
 _RUN_ROWS: tuple[tuple[str, Callable[[RunReport], str]], ...] = (
@@ -48,6 +50,25 @@ _RUN_ROWS: tuple[tuple[str, Callable[[RunReport], str]], ...] = (
     ("machine", lambda run: run.host),
     ("recorded by", lambda run: f"reprokit {run.reprokit}"),
 )
+
+
+def outcome(facts: AuditFacts) -> str:
+    """Return what came out in a few words."""
+    if facts.verdict.outcome == "identical" and any(rule.times for rule in facts.ignored):
+        return "Identical, but for what was declared that it may differ"
+    return OUTCOMES[facts.verdict.outcome]
+
+
+def ignored_lines(facts: AuditFacts) -> list[str]:
+    """Return a line for each rule by which differences do not count, with how often it applied."""
+    return [
+        f"{rule.option} {shlex.quote(rule.rule)} ({rule.origin}): {counted_times(rule.times)}" for rule in facts.ignored
+    ]
+
+
+def counted_times(times: int) -> str:
+    """Return a number of differences in words."""
+    return f"{times:,} difference{'' if times == 1 else 's'}"
 
 
 def run_rows(facts: AuditFacts) -> Iterator[tuple[str, ...]]:

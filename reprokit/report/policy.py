@@ -27,6 +27,7 @@ class Policy(msgspec.Struct, frozen=True):
     command: tuple[str, ...] | None = None
     max_age: timedelta | None = None
     executed: bool = False  # whether the signing process must have executed the runs
+    allow_ignored: bool = False  # whether `identical` may leave out differences that the signer declared
 
     def require(self, signed: Signed) -> None:
         """Raise PolicyNotMet if a condition is not met, with the value in the statement."""
@@ -35,6 +36,9 @@ class Policy(msgspec.Struct, frozen=True):
             raise PolicyNotMet(f"the statement is of type {signed.predicate_type}, not {self.predicate} as required")
         if self.verdict is not None and rerun.verdict != self.verdict:
             raise PolicyNotMet(f"the statement's verdict is {rerun.verdict}, not {self.verdict} as required")
+        if self.verdict == "identical" and rerun.ignored_differences and not self.allow_ignored:
+            what = f"{rerun.ignored_differences} differences were ignored, as its signer declared"
+            raise PolicyNotMet(f"the statement's verdict is identical, but {what}; --allow-ignored accepts that")
         if self.executed and rerun.executed_by != "signer":
             raise PolicyNotMet("the statement was made from run directories: its signer did not execute the runs")
         for run in rerun.runs if self.command is not None else ():

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 RERUN: Final = "urn:reprokit:bitwise-rerun:2"
 TEST_RESULT: Final = "https://in-toto.io/attestation/test-result/v0.1"
-RESULTS: Final = {"identical": "PASSED", "tolerated": "WARNED", "different": "FAILED", "failed": "FAILED"}
+_RESULTS: Final = {"identical": "PASSED", "tolerated": "WARNED", "different": "FAILED", "failed": "FAILED"}
 
 _MOMENT = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z"
 Moment = Annotated[str, Meta(pattern=f"^{_MOMENT}$", max_length=20)]  # ISO 8601, UTC
@@ -80,9 +80,18 @@ class Compared(_Part, frozen=True):
     """One thing that was compared, by value or digest."""
 
     name: str
-    verdict: Literal["identical", "different", "tolerated", "missing", "information", "not-recorded"]
+    verdict: Literal["identical", "different", "tolerated", "missing", "ignored", "information", "not-recorded"]
     first: str
     second: str
+
+
+class Ignored(_Part, frozen=True):
+    """A rule that declares what may differ, and how many differences it covered."""
+
+    option: str
+    rule: str
+    origin: str
+    times: Count
 
 
 class EnvironmentDifference(_Part, frozen=True):
@@ -101,7 +110,7 @@ class Material(_Part, frozen=True):
     digest: DigestSet
 
 
-class Rerun(_Part, frozen=True):
+class Rerun(_Part, frozen=True, kw_only=True, omit_defaults=True):
     """Predicate of a bitwise re-run, of reprokit gate --sign and reprokit report --format bitwise-rerun."""
 
     verdict: Literal["identical", "tolerated", "different", "failed"]
@@ -119,9 +128,21 @@ class Rerun(_Part, frozen=True):
     not_compared: Texts
     environment_differences: tuple[EnvironmentDifference, ...]
     excluded: Texts
+    ignored: tuple[Ignored, ...] = ()  # left out where nothing was declared
     patches: Texts
     materials: tuple[Material, ...]
     limits: Texts
+
+    @property
+    def ignored_differences(self) -> int:
+        """Return how many differences do not count, as somebody declared."""
+        return sum(rule.times for rule in self.ignored)
+
+    @property
+    def result(self) -> str:
+        """Return the result of a test of in-toto's; what was ignored is a warning."""
+        result = _RESULTS[self.verdict]
+        return "WARNED" if result == "PASSED" and self.ignored_differences else result
 
 
 class TestResult(_Part, frozen=True):
@@ -142,7 +163,7 @@ def read(kind: str, content: Any) -> Rerun:
     else:
         result = msgspec.convert(content, TestResult)
         rerun = result.rerun
-        if result.result != RESULTS[rerun.verdict]:
+        if result.result != rerun.result:
             raise ValueError(f"its result {result.result} contradicts its verdict {rerun.verdict}")
     for text in (rerun.made, *(text for run in rerun.runs for text in (run.started, run.ended) if text)):
         moment(text)

@@ -16,7 +16,7 @@ from reprokit.errors import NothingToAttest
 from reprokit.report import predicate
 from reprokit.report.facts import AuditFacts
 from reprokit.report.facts import RunReport as RunFacts
-from reprokit.report.predicate import RERUN, RESULTS, TEST_RESULT, DigestSet, PredicateRun, Rerun, TestResult
+from reprokit.report.predicate import RERUN, TEST_RESULT, DigestSet, PredicateRun, Rerun, TestResult
 
 STATEMENT: Final = "https://in-toto.io/Statement/v1"
 PREDICATES: Final = {"test-result": TEST_RESULT, "bitwise-rerun": RERUN}
@@ -84,10 +84,10 @@ def _items(facts: AuditFacts) -> Iterator[tuple[str, str]]:
 
 def _test_result(facts: AuditFacts, rerun: Rerun) -> TestResult:
     return TestResult(
-        result=RESULTS[rerun.verdict],  # type: ignore[arg-type]
+        result=rerun.result,  # type: ignore[arg-type]
         configuration=rerun.materials,
         passed_tests=_names(facts, "identical"),
-        warned_tests=_names(facts, "tolerated"),
+        warned_tests=_names(facts, "tolerated", "ignored"),
         failed_tests=_names(facts, "different", "missing"),
         rerun=rerun,
     )
@@ -130,6 +130,7 @@ def _rerun(facts: AuditFacts, notes: tuple[str, ...]) -> Rerun:
             if item.left != item.right
         ),
         excluded=facts.excluded,
+        ignored=tuple(_taken(predicate.Ignored, rule) for rule in facts.ignored),
         patches=tuple(f"{patch.name} {patch.state}" for patch in facts.patches),
         materials=tuple(_materials(facts)),
         limits=facts.limits,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from reprokit.report import phrases
 from reprokit.report.facts import AuditFacts
-from reprokit.report.phrases import EXECUTED, MARKS, OUTCOMES, counted, entropy_rows
+from reprokit.report.phrases import EXECUTED, MARKS, counted, entropy_rows
 from reprokit.screen import Cells, print_rows
 
 SHOWN = 6
@@ -21,7 +22,7 @@ STYLES = {
 def print_report(facts: AuditFacts) -> None:
     """Print warnings, the verdict, then a few lines of each part."""
     outcome = facts.verdict.outcome
-    head = [*facts.attention, f"{OUTCOMES[outcome]}. {facts.verdict.sentence}"]
+    head = [*facts.attention, f"{phrases.outcome(facts)}. {facts.verdict.sentence}"]
     labels = ["" for _ in facts.attention[1:]] + ["verdict"]
     head_cells = [Cells(row) for row in zip(labels, head[1:], strict=False)]
     cells = [Cells(row) for row in _rows(facts)]
@@ -32,6 +33,7 @@ def print_report(facts: AuditFacts) -> None:
 def _rows(facts: AuditFacts) -> Iterator[tuple[str, str]]:
     if counted(facts):
         yield "compared", counted(facts)
+    yield from (("ignored", line) for line in phrases.ignored_lines(facts))
     yield "executed", EXECUTED[facts.executed_by]
     yield "trained", facts.trained.command
     for run in facts.runs:

@@ -30,6 +30,7 @@ from reprokit.reproduce.journal import Attempt, Kind, Outcome, PatchOutcome
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.printed_lines import LineContext, varying
 from reprokit.verify.compare.runs import Comparison, compare
+from reprokit.verify.ignores import Ignores
 from reprokit.verify.show.comparison import causes, headline, shortened, verdict_line
 
 RUNS = "runs"
@@ -66,6 +67,7 @@ class ReproductionWork(msgspec.Struct, frozen=True, kw_only=True):
     keep_outputs: int = KEEP_OUTPUTS
     steps: int | None = None  # limit of steps of a profile
     seconds: float | None = None
+    ignores: Ignores = Ignores()  # what may differ between two runs
 
 
 class Laboratory:
@@ -131,7 +133,7 @@ class Laboratory:
     def compare(self, left: Attempt, right: Attempt) -> Outcome:
         """Compare two runs as verify does."""
         paths = self._work.place / left.directory, self._work.place / right.directory
-        comparison = compare(*paths)
+        comparison = compare(*paths, ignores=self._work.ignores)
         outcome = _outcome(left, right, comparison, list(state_files.sentences(comparison.left, comparison.right)))
         parted_early = bool(outcome.trail) and prove(self._run_of(left), self._run_of(right)).parted_early
         return msgspec.structs.replace(outcome, parted_early=parted_early)
@@ -221,6 +223,7 @@ def _outcome(left: Attempt, right: Attempt, comparison: Comparison, left_over: l
         workers=_workers(comparison),
         volatile=_is_volatile(comparison),
         leftovers=left_over,
+        ignored=[str(use) for use in comparison.ignores],
     )
 
 

@@ -116,6 +116,7 @@ def _outcome(outcome: Outcome) -> Iterator[str]:
     if outcome.categories:
         yield f"Different, causes before effects: {escaped(', '.join(outcome.categories))}"
     yield from (f"Likely cause: {escaped(cause)}" for cause in outcome.causes)
+    yield from (f"Ignored as declared: {escaped(use)}" for use in outcome.ignored)
 
 
 def _findings(findings: list[Finding]) -> Iterator[str]:
@@ -206,6 +207,8 @@ def _screen(journal: RoundJournal, place: Path) -> Iterator[str]:
     else:
         yield from (f"remains: {text}" for text in journal.remaining[:MOST])
         yield from (f"applied, and not enough: {change.option}" for change in journal.changes[:MOST])
+    outcomes = [outcome for round_ in journal.rounds for outcome in round_.outcomes]
+    yield from (f"ignored: {use}" for use in (outcomes[-1].ignored[:MOST] if outcomes else ()))
     yield from (f"not kept: {change.option}: {change.excluded}" for change in journal.excluded[:MOST])
     yield from (f"alternative: {text}" for text in journal.alternatives[:MOST])
     yield from map(_cost_in_words, journal.costs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal, TypeVar
@@ -61,7 +62,7 @@ def analysis_of(
         command=study.command or (),
         planned=2 * study.pairs * len(study.setup),
         runs_made=len(results),
-        attention=tuple(_attention(study, setups, results, costs)),
+        attention=(*_attention(study, setups, results, costs), *_ignored(compared)),
         verdicts=tuple(_verdicts(setups, costs, varying)),
         sentences=_sentences(setups, costs, varying, process),
         methods=METHODS,
@@ -341,6 +342,16 @@ def _attention(
     hosts = {run.host for run in results if run.host}
     if len(hosts) > 1:
         yield f"Runs were made on {len(hosts)} machines: differences in time may be theirs."
+
+
+def _ignored(compared: Sequence[PairResult]) -> Iterator[str]:
+    """Yield how often each declared rule applied, also one that never did."""
+    times: Counter[str] = Counter()
+    for pair in compared:
+        times.update(pair.ignored)
+    for rule, count in times.items():
+        pairs = sum(1 for pair in compared if pair.ignored.get(rule))
+        yield f"{count:,} differences in {pairs} pairs do not count, as declared by {rule}."
 
 
 def _verdicts(

@@ -76,6 +76,8 @@ class PairTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     second: Task
     made: RunResult | None = None  # result of the first run if it exists already
     keep: Literal["none", "different", "all"] = "none"
+    ignore: tuple[str, ...] = ()  # as the study's
+    ignore_console: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -258,9 +260,11 @@ def compared(task: PairTask, first: RunResult, second: RunResult) -> PairResult:
             verb = {"failed": "failed ({})", "timeout": "was {}", "lost": "is lost ({})"}[run.outcome]
             return msgspec.structs.replace(bare, words=f"not compared: the {run.part} run {verb.format(run.ended)}")
     from reprokit.verify.compare.runs import compare
+    from reprokit.verify.ignores import declared
 
     try:
-        comparison = compare(Path(task.first.run), Path(task.second.run))
+        ignores = declared(task.ignore, task.ignore_console, "the study")
+        comparison = compare(Path(task.first.run), Path(task.second.run), ignores=ignores)
     except NothingComparable as error:
         return msgspec.structs.replace(bare, words=f"not compared: {error}")
     except ReprokitError as error:
@@ -292,6 +296,7 @@ def _of_comparison(bare: PairResult, comparison: Comparison, *, together: bool) 
         evaluation_equal=_equal([evaluation] if evaluation is not None else []),
         words=words,
         categories=differing,
+        ignored={str(use.rule): use.times for use in comparison.ignores},
         notes=[
             *([TOGETHER] if together else []),
             *map(shortened, surroundings),

@@ -1,4 +1,4 @@
-"""Reads and checks STUDY.toml, the description of a study.
+r"""Reads and checks STUDY.toml, the description of a study.
 
 name = "digits"
 command = ["python", "train.py"]
@@ -8,6 +8,8 @@ data = ["data"]                 # likewise; files that are part of what is run
 timeout = 3600.0                # seconds a run; none if it is left out
 keep = "none"                   # "different" or "all": which run directories stay
 machine = "cpu"                 # no accelerator: the hardware's part is held by that
+ignore = ["log/*.txt"]          # what may differ in a pair, as verify --ignore and --ignore-console
+ignore_console = ['id \w+']
 [variables]                     # beside the environment's
 OMP_NUM_THREADS = "1"
 [engine]
@@ -38,6 +40,7 @@ import msgspec
 from reprokit import patches, toml_text
 from reprokit.bounds import read_whole
 from reprokit.errors import BadStudy, ReprokitError
+from reprokit.verify.ignores import Ignores, declared
 
 MAX_BYTES: Final = 1 << 20
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"
@@ -96,6 +99,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     keep: Literal["none", "different", "all"] = "none"
     machine: Literal["", "cpu"] = ""
     variables: Variables = {}
+    ignore: tuple[Text, ...] = ()
+    ignore_console: tuple[Text, ...] = ()
     engine: Engine = Engine()
     setup: Annotated[tuple[Setup, ...], msgspec.Meta(max_length=1000)] = ()
 
@@ -143,13 +148,15 @@ class PairPlace(msgspec.Struct, frozen=True, array_like=True):
     setup: str
 
 
-def read(path: Path, *, runs: int | None = None, parallel: int | None = None) -> LocatedStudy:
-    """Read a study; settings of the command line replace its own; raises BadStudy."""
+def read(
+    path: Path, *, runs: int | None = None, parallel: int | None = None, ignores: Ignores | None = None
+) -> LocatedStudy:
+    """Read a study; settings of the command line replace its own, and its ignores are added; raises BadStudy."""
     data = read_whole(path, MAX_BYTES, BadStudy, "'reprokit study init -- COMMAND' writes a study")
     try:
         content = toml_text.loads(data.decode())
         _set(content, runs, parallel)
-        study = msgspec.convert(content, Study)
+        study = _with_ignores(msgspec.convert(content, Study), path, ignores or Ignores())
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
         raise BadStudy(f"{path}: {_words(content if 'content' in locals() else {}, error)}") from None
     for problem in _problems(study, path.absolute().parent):
@@ -164,6 +171,12 @@ def _set(content: dict[str, Any], runs: int | None, parallel: int | None) -> Non
         engine = content.setdefault("engine", {})
         if isinstance(engine, dict):
             engine["parallel"] = parallel
+
+
+def _with_ignores(study: Study, path: Path, ignores: Ignores) -> Study:
+    """Return the study with these rules beside its own; raises ValueError for what is no rule."""
+    outputs, console = declared(study.ignore, study.ignore_console, str(path)).and_also(ignores).texts
+    return msgspec.structs.replace(study, ignore=outputs, ignore_console=console)
 
 
 def _words(content: dict[str, Any], error: Exception) -> str:

@@ -82,6 +82,7 @@ class PairResult(msgspec.Struct, frozen=True, kw_only=True):
     evaluation_equal: bool | None = None
     words: str = ""  # the verdict
     categories: list[str] = []  # categories that differ
+    ignored: dict[str, Count] = {}  # differences that do not count, by what was declared
     inconsistent: int | None = None  # number of differing predictions
     predictions: int | None = None  # number of all predictions
     largest_class_difference: float | None = None  # of the accuracy per class

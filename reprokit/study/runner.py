@@ -292,6 +292,8 @@ class _RunningStudy:
             first=self._run_task(setup, place.pair, "first", modes[0]),
             second=self._run_task(setup, place.pair, "second", modes[1]),
             keep=self._study.keep,
+            ignore=self._study.ignore,
+            ignore_console=self._study.ignore_console,
         )
 
     def _run_task(self, setup: Setup, pair: int, part: Part, mode: Mode) -> Task:

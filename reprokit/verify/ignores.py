@@ -13,12 +13,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from reprokit.artifacts.formats import MODEL_ENDINGS
 from reprokit.difference import Difference, IgnoredThing, counts_of_ignored
-from reprokit.errors import IgnoreRefused
+from reprokit.errors import BadConfig, IgnoreRefused
 from reprokit.printable import cut, printable
+from reprokit.user_config import LocatedConfig
 from reprokit.verify.pattern_search import SlowPattern, Span, search
 from reprokit.verify.result_names import names_result
 
@@ -142,6 +144,21 @@ def declared(outputs: Iterable[str], console: Iterable[str], origin: str = COMMA
     )
 
 
+def configured(located: LocatedConfig | None) -> Ignores:
+    """Return the rules of a configuration; raises BadConfig for what is no rule, naming file and key."""
+    rules = Ignores()
+    if located is None:
+        return rules
+    config, path = located.config, located.path
+    origin = path.name if path.parent == Path.cwd() else str(path)
+    for key, texts in (("ignore", (config.ignore, ())), ("ignore_console", ((), config.ignore_console))):
+        try:
+            rules = rules.and_also(declared(*texts, origin))
+        except ValueError as error:
+            raise BadConfig(f"{path}: {key}: {error}") from None
+    return rules
+
+
 def _output_rule(text: str, origin: str) -> OutputRule:
     _require_short(text)
     path, colon, key = text.partition(":")
@@ -220,7 +237,7 @@ class IgnoreUse:
 
     def document(self) -> dict[str, Any]:
         """Return it for a JSON document."""
-        return {"option": self.rule.option, "rule": self.rule.text, "from": self.rule.origin, "times": self.times}
+        return {"option": self.rule.option, "rule": self.rule.text, "origin": self.rule.origin, "times": self.times}
 
 
 def uses(ignores: Ignores, tree: Difference) -> tuple[IgnoreUse, ...]:

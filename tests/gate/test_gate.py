@@ -194,6 +194,30 @@ def test_a_list_of_trainings(project: Reprokit) -> None:
     assert (done.returncode, "nowhere: there is no such directory" in done.stdout) == (2, True)
 
 
+def test_the_list_declares_what_may_differ_and_records_the_clock(project: Reprokit, tmp_path: Path) -> None:
+    python, place = json.dumps(sys.executable), json.dumps(str(project.directory))
+    training = f'[[training]]\nname = "{{}}"\ndirectory = {place}\ncommand = [{python}, "varies.py"]\n'
+    own = tmp_path / "own.toml"
+    own.write_text('ignore = ["log.txt"]\n' + training.format("a"))
+    found = json.loads(project.run("gate", "--json", "--file", str(own)).stdout)
+    assert (found["outcome"], [rule["times"] for rule in found["trainings"][0]["ignores"]]) == (PASSED, [1])
+    own.write_text(training.format("b") + "clock = true\n")
+    assert project.run("gate", "--file", str(own)).returncode == 0, "the time of day is given again"
+    own.write_text(training.format("c"))
+    assert project.run("gate", "--file", str(own)).returncode == 1
+    assert project.run("gate", "--file", str(own), "--clock").returncode == 0
+    own.write_text('ignore = ["*.pt"]\n' + training.format("a"))
+    refused = project.run("gate", "--file", str(own))
+    assert (refused.returncode, "ignore-refused" in refused.stderr) == (2, True)
+
+
+def test_a_rule_that_would_hide_results_is_trouble(project: Reprokit) -> None:
+    project.script("results.py", 'import time\nopen("loss.json", "w").write(f\'{{"loss": {time.time_ns()}}}\')\n')
+    done = gate(project, "results", "--ignore", "*.json")
+    assert done.returncode == 2
+    assert "it covers loss of loss.json, which names a result, and is always compared" in done.stdout
+
+
 ONE = '[[training]]\nname = "a"\ncommand = ["x"]\n'
 
 

@@ -79,6 +79,23 @@ def test_what_did_not_pass_is_never_stated_as_identical(project: Reprokit) -> No
     assert "there is no golden" in predicate["attention"][0]
 
 
+def test_what_was_ignored_is_stated_and_asks_for_consent(project: Reprokit) -> None:
+    done = gate(project, "varies", "--ignore", "log.txt", "--ignore-console", "never printed")
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.startswith("gate passed: every training is bitwise identical; 1 file was ignored as declared")
+    assert "--ignore-console 'never printed': 0 times" in done.stdout
+    predicate = stated(project, "varies.json")
+    assert (predicate["verdict"], predicate["counts"]["ignored"]) == ("identical", 1)
+    assert [(rule["rule"], rule["times"]) for rule in predicate["ignored"]] == [("log.txt", 1), ("never printed", 0)]
+    asked = ["attest", "verify", "../statements/varies.json", "--key", "../key.pub", "--partial"]
+    refused = project.run(*asked, "--verdict", "identical")
+    assert (refused.returncode, refused.stderr.count("\n")) == (4, 1)
+    assert "1 differences were ignored, as its signer declared; --allow-ignored accepts that" in refused.stderr
+    accepted = project.run(*asked, "--verdict", "identical", "--allow-ignored")
+    assert accepted.returncode == 0
+    assert "ignored: --ignore log.txt (the command line): 1 difference\n" in accepted.stdout
+
+
 def test_what_signing_needs_is_asked_for_before_the_training(project: Reprokit) -> None:
     """And a statement of an earlier gate is not left where one of this gate is looked for."""
     place = project.directory.parent / "statements"

@@ -29,6 +29,7 @@ from reprokit.report.facts import AuditFacts, CurvePoint
 from reprokit.report.gather import gather
 from reprokit.report.text import print_report
 from reprokit.rundir import RUN, write_json
+from reprokit.verify.ignores import declared
 from tests.support import COMMAND, Reprokit, schema_of, wait_until
 from tests.verify.runs import Building, digest, float32, recording, replayed, tensor, training
 
@@ -120,6 +121,28 @@ def test_the_facts_fit_their_schema(pair: Pair) -> None:
     assert [run["kind"] for run in found["runs"]] == ["recording", "replay"]
     assert found["runs"][1]["replay_of"] == found["runs"][0]["run_id"]
     assert found["entropy"]["fidelity"] == {"exact": 9, "moved": 0, "derived": 0, "live": 0, "unused": 0}
+
+
+def test_what_was_ignored_stands_in_every_format(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+    for run, text in zip(pair, "ab", strict=True):
+        run.outputs.append(OutputFile(path="a.log", size=3, digest=digest(text)))
+    paths = [building.write() for building in pair]
+    facts = gather(paths, ignores=declared(["*.log", "stale.txt"], ()))
+    assert facts.verdict.outcome == "identical"
+    assert facts.verdict.counts["ignored"] == 1
+    assert facts.verdict.sentence.endswith("; 1 file was ignored as declared.")
+    jsonschema.validate(json.loads(json.dumps(msgspec.to_builtins(facts))), schema("report"))
+    print_report(facts)
+    line = "--ignore '*.log' (the command line): 1 difference"
+    stale = "--ignore stale.txt (the command line): 0 differences"
+    for text in (capsys.readouterr().out, "".join(Page(html.page(facts)).texts), cyclonedx.document(facts)):
+        assert line in text
+        assert stale in text
+    assert "1 difference" in markdown.page(facts)
+    assert "Identical, but for what was declared" in markdown.model_card(facts)
+    tests = statement.statement(facts, "test-result")["predicate"]
+    assert (tests["result"], tests["warnedTests"]) == ("WARNED", ("outputs: a.log",))
+    assert "ignored" not in statement.statement(gather(paths), "bitwise-rerun")["predicate"]
 
 
 def test_a_difference_is_the_verdict_and_stands_with_its_artifact(pair: Pair) -> None:

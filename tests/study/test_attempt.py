@@ -55,6 +55,21 @@ def test_a_pair_is_made_and_compared_where_its_process_is(tmp_path: Path) -> Non
     assert not (tmp_path / "run-first").exists()
 
 
+def test_what_may_differ_goes_with_the_pair(tmp_path: Path) -> None:
+    script = SCRIPT + "import time; open('log.txt', 'w').write(str(time.time_ns()))\n"
+    pair = PairTask(
+        first=task(tmp_path, "first", "recorded", script),
+        second=task(tmp_path, "second", "replayed", script),
+        ignore=("log.txt", "stale.txt"),
+    )
+    assert start(tmp_path, pair).wait() == 0
+    report = read_report(tmp_path / "job.report.json")
+    assert report.pair is not None
+    assert (report.pair.identical, report.pair.categories) == (True, [])
+    assert report.pair.ignored == {"--ignore log.txt of the study": 1, "--ignore stale.txt of the study": 0}
+    assert report.pair.words.endswith("; 1 file was ignored as declared")
+
+
 def at_the_second_run(directory: Path) -> subprocess.Popen[bytes]:
     """A worker whose pair's second run has begun and goes on for long."""
     mark = directory / "second-began"

@@ -11,13 +11,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reprokit.errors import BadStudy
+from reprokit.errors import BadStudy, IgnoreRefused
 from reprokit.study import templates
 from reprokit.study.description import Setup, Study, differences, planned, read
+from reprokit.verify.ignores import declared
 from tests.support import Reprokit
 
 TWO = '[[setup]]\nname = "a"\n[[setup]]\nname = "b"\n'
 HEAD = 'name = "x"\ncommand = ["python", "train.py"]\n'
+
+
+def test_what_may_differ_is_the_study_s_own_and_what_was_added(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(HEAD + "ignore = ['a.log']\n" + TWO)
+    plain, added = read(path).study, read(path, ignores=declared(["b.log", "a.log"], ["id .*"])).study
+    assert (plain.ignore, added.ignore, added.ignore_console) == (("a.log",), ("a.log", "b.log"), ("id .*",))
+    assert list(differences(plain, added)) == ["ignore", "ignore_console"]
+    with pytest.raises(IgnoreRefused):
+        read(path, ignores=declared(["*"], ()))
 
 
 def problem(directory: Path, text: str) -> str:
@@ -56,6 +67,7 @@ def problem(directory: Path, text: str) -> str:
         (HEAD + 'name = "y"\n' + TWO, "Cannot overwrite a value"),
         (HEAD.replace('"x"', '"../x"') + TWO, "matching regex"),
         (HEAD + '[engine]\nkind = "cloud"\n' + TWO, "engine.kind"),
+        (HEAD + "ignore_console = ['(']\n" + TWO, "is not a regular expression"),
     ],
 )
 def test_what_makes_no_study_is_said_in_one_line(tmp_path: Path, text: str, words: str) -> None:

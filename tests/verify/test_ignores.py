@@ -15,7 +15,6 @@ import jsonschema
 import numpy as np
 import pytest
 
-from reprokit.cli.ignores import configured
 from reprokit.console import PrintedPiece
 from reprokit.difference import IgnoredThing, Verdict
 from reprokit.errors import BadConfig, IgnoreRefused, NothingComparable
@@ -23,7 +22,7 @@ from reprokit.model.outputs import OutputFile
 from reprokit.user_config import find
 from reprokit.verify import pattern_search
 from reprokit.verify.compare.runs import Comparison, compare
-from reprokit.verify.ignores import Ignores, PathPattern, declared
+from reprokit.verify.ignores import Ignores, PathPattern, configured, declared
 from reprokit.verify.result_names import names_result, names_weights
 from reprokit.verify.show.comparison import document, verdict_line
 from tests.artifacts import samples
@@ -343,7 +342,7 @@ def test_the_document_has_each_rule_with_its_count(project: Path) -> None:
     found = json.loads(done.stdout)
     jsonschema.Draft202012Validator(schema()).validate(found)
     assert (found["verdict"], [rule["times"] for rule in found["ignores"]]) == ("identical", [1, 0, 1])
-    assert found["ignores"][0]["from"] == "the command line"
+    assert found["ignores"][0]["origin"] == "the command line"
     assert "ignores" not in json.loads(reprokit("verify", "--json", "left", "right", cwd=project).stdout)
 
 
@@ -378,7 +377,7 @@ def test_the_command_line_adds_to_the_configuration(project: Path) -> None:
     (project / "reprokit.toml").write_text("ignore = ['m.json:started']\n")
     done = reprokit("verify", "--json", "left", "right", *RULES, cwd=project)
     rules = json.loads(done.stdout)["ignores"]
-    assert [(rule["rule"], rule["from"]) for rule in rules] == [
+    assert [(rule["rule"], rule["origin"]) for rule in rules] == [
         ("m.json:started", "the command line"),
         (r"run \w+", "the command line"),
     ]
