@@ -170,6 +170,7 @@ def _trainings(
     behind: tuple[str, ...] | None, config: Path | None, names: tuple[str, ...]
 ) -> tuple[list[GateTraining], Path]:
     """Return what is to be checked, and from where its paths lead."""
+    from reprokit import user_config
     from reprokit.gate import trainings
 
     base = options.current_directory()
@@ -177,7 +178,7 @@ def _trainings(
         if config is not None or names:
             raise UsageError("give a command behind --, or a list of trainings, not both")
         return [trainings.GateTraining(name=name_of(behind), command=behind)], base
-    path = config or Path(trainings.FILE)
+    path = config or Path(user_config.FILE)
     return trainings.read(path, names), path.absolute().parent
 
 

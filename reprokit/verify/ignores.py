@@ -51,17 +51,14 @@ class PathPattern:
 
     def matches(self, path: str) -> bool:
         """Return whether the pattern is this path or stands above it."""
-        parts, end = self._parts, len(self._parts)
-        reached = {0}
+        parts, reached = self._parts, {0}
         for name in filter(None, path.split("/")):
-            reached |= {at + 1 for at in reached if at < end and parts[at] is None}
-            reached = {
-                after
-                for at in reached
-                if at < end
-                for after in ([at] if parts[at] is None else [at + 1] if parts[at].match(name) else [])
-            }
-            if end in reached:
+            after: set[int] = set()
+            for at in _beyond_any(parts, reached):
+                part = parts[at]
+                after.update([at] if part is None else [at + 1] if part.match(name) else [])
+            reached = after
+            if len(parts) in reached:
                 return True
         return False
 
@@ -74,6 +71,15 @@ class PathPattern:
     def words(self) -> str:
         """Return the last part without its wildcards."""
         return re.sub(r"[*?]", "", _CLASS.sub("", self.text)).rpartition("/")[2]
+
+
+def _beyond_any(parts: Sequence[re.Pattern[str] | None], reached: set[int]) -> set[int]:
+    """Return the parts of a pattern that the next name may match, if these come next: ** also matches no name."""
+    possible = set(reached)
+    for at, part in enumerate(parts):
+        if at in possible and part is None:
+            possible.add(at + 1)
+    return {at for at in possible if at < len(parts)}
 
 
 @dataclass(frozen=True)
@@ -151,9 +157,10 @@ def configured(located: LocatedConfig | None) -> Ignores:
         return rules
     config, path = located.config, located.path
     origin = path.name if path.parent == Path.cwd() else str(path)
-    for key, texts in (("ignore", (config.ignore, ())), ("ignore_console", ((), config.ignore_console))):
+    keys = {"ignore": (config.ignore, ()), "ignore_console": ((), config.ignore_console)}
+    for key, (outputs, console) in keys.items():
         try:
-            rules = rules.and_also(declared(*texts, origin))
+            rules = rules.and_also(declared(outputs, console, origin))
         except ValueError as error:
             raise BadConfig(f"{path}: {key}: {error}") from None
     return rules

@@ -401,9 +401,8 @@ def test_without_a_repository_only_the_working_directory_counts(project: Path) -
     assert find(project / "deep") is None
 
 
-def configured_in(place: Path) -> Ignores | None:
-    located = find(place)
-    return located and configured(located)
+def configured_in(place: Path) -> Ignores:
+    return configured(find(place))
 
 
 BAD: list[tuple[str, str, str]] = [

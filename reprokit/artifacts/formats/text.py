@@ -47,8 +47,8 @@ def compare_json_lines(name: str, left: Source, right: Source, options: CompareO
             left_values, right_values = _values_by_path(left_line), _values_by_path(right_line)
         except ArtifactDamaged:
             return _line(place, left_line, right_line)
-        leaves = tuple(_values(place, left_values, right_values, options.values))
-        leaves = tuple(_declared(leaf, f"{name}/{key}", options.declared) for key, leaf in leaves)
+        differing = _values(place, left_values, right_values, options.values)
+        leaves = tuple(_declared(leaf, f"{name}/{key}", options.declared) for key, leaf in differing)
         return group(place, leaves) if leaves else None
 
     return _by_lines(name, left, right, options, compare_line)

@@ -54,7 +54,8 @@ def _is_empty(line: PrintedLine) -> bool:
 
 def _without(text: str, spans: list[Span]) -> str:
     """Return a text with the place of each span marked."""
-    pieces, at = [], 0
+    pieces: list[str] = []
+    at = 0
     for start, end in sorted(spans):
         if start > at or not pieces:
             pieces.append(text[at : max(start, at)])

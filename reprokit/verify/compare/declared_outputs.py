@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from reprokit import dtypes, rundir
-from reprokit.artifacts.elements import Format, Limits, Part, TensorPart, Value
+from reprokit.artifacts.elements import Blob, Format, Limits, NestedFile, Part, TensorPart, Value
 from reprokit.artifacts.formats import HEAD, detect, holds_model
 from reprokit.artifacts.sources import FileSource
 from reprokit.difference import Difference, IgnoredCount, IgnoredThing, Verdict, counts_of_ignored
@@ -110,10 +110,8 @@ def _protected(rule: OutputRule, key: str, left: Part | None, right: Part | None
         if len({tuple(printed_results(text)) for text in texts}) > 1:
             return "a text with other results"
         return ""
-    head = b"".join(part.source.read(0, HEAD) for part in parts[:1] if not isinstance(part, Value))
-    if of_model or holds_model(key, head):
-        return "which holds weights"
-    return ""
+    heads = [part.source.read(0, HEAD) for part in parts if isinstance(part, (Blob, NestedFile))]
+    return "which holds weights" if of_model or any(holds_model(key, head) for head in heads) else ""
 
 
 def _protected_array(key: str, tensors: list[TensorPart], *, by_key: bool) -> str:
