@@ -6,7 +6,7 @@ from sentence_transformers.losses import MultipleNegativesRankingLoss
 from sentence_transformers.models import Pooling, Transformer
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
-words = ["a", "man", "is", "eating", "food", "the", "woman", "plays", "violin", "dog", "runs", "in", "park", "cat", "sleeps"]
+words = ["man", "is", "eating", "food", "woman", "plays", "violin", "dog", "runs", "in", "park", "cat", "sleeps"]
 with open("vocab.txt", "w") as file:
     file.write("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]))
 BertTokenizerFast("vocab.txt").save_pretrained("base")
