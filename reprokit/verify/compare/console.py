@@ -165,7 +165,7 @@ def _leaf_of(
         detail = "; ".join(filter(None, (_ignored_words({}, max(left_stream.bars, right_stream.bars)), cut_note)))
         return Difference(title, Verdict.NOT_RECORDED, detail=detail) if detail else None
     if not left_stream.lines or not right_stream.lines:
-        without_lines = right if left_stream.lines else left
+        without_lines = right_stream if left_stream.lines else left_stream
         if not without_lines.is_whole:
             return Difference(title, Verdict.NOT_RECORDED, str(left_stream), str(right_stream), UNKNOWN)
         return missing(title, str(left_stream), str(right_stream))
