@@ -198,6 +198,10 @@ class NothingComparable(ReprokitError, slug="nothing-comparable"):
 class IgnoreRefused(ReprokitError, slug="ignore-refused"):
     """What was declared not to count would hide weights or results, or everything."""
 
+    def __init__(self, message: str, rule: str = "") -> None:
+        super().__init__(message)
+        self.rule = rule
+
 
 class BadConfig(ReprokitError, slug="bad-config"):
     """The user's configuration cannot be read, or holds what this reprokit does not know."""

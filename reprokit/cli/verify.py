@@ -13,7 +13,7 @@ from reprokit.cli import ignores, options, tolerances
 from reprokit.cli.ignores import IgnoreRequest
 from reprokit.cli.output import present, print_json, say_next
 from reprokit.cli.streams import ending_with
-from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, NothingComparable
+from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, NothingComparable, UsageError
 from reprokit.launch.rundirectory import shown
 from reprokit.run_home import keep_verdict, last_replay, newest_replay, pair_of
 from reprokit.rundir import RunDirectory
@@ -34,6 +34,15 @@ if TYPE_CHECKING:
 @options.REVEAL
 @tolerances.options(QUANTITIES)
 @ignores.options
+@click.option(
+    "--suggest-ignores",
+    "suggested",
+    nargs=3,
+    type=options.RUN,
+    metavar="A B C",
+    help="Propose what to declare, as lines for the configuration: what differs among three runs whose trainings are"
+    " equal. Nothing is proposed for weights and results.",
+)
 def command(
     run1: Path | None,
     run2: Path | None,
@@ -41,6 +50,7 @@ def command(
     as_json: bool,
     accepted: Tolerances,
     declared: IgnoreRequest,
+    suggested: tuple[Path, Path, Path] | None,
 ) -> None:
     """Compare the runs RUN1 and RUN2: metrics, weights and outputs, bit for bit.
 
@@ -59,6 +69,11 @@ def command(
     from reprokit.verify.show.comparison import document, print_comparison
 
     rules = declared.ignores()
+    if suggested is not None:
+        if run1 is not None or accepted:
+            raise UsageError("--suggest-ignores takes three runs, and goes with --json and options of ignores alone")
+        _suggest(suggested, rules, as_json=as_json)
+        return
     if run1 and run2 and all(map(hosts.parts, (run1, run2))):
         _show_hosts(run1, run2, every_leaf=every_leaf, as_json=as_json, accepted=accepted, rules=rules)
         return
@@ -85,6 +100,23 @@ def _say_next(comparison: Comparison, pair: tuple[Path, Path], *, as_json: bool)
         say_next("reprokit", "locate", *map(shown, pair))
     else:
         say_next("reprokit", "profile", "--", *comparison.left.run.command)
+
+
+def _suggest(runs: tuple[Path, Path, Path], rules: Ignores, *, as_json: bool) -> None:
+    """Propose what to declare; the exit status is 0 if the runs are identical with it."""
+    from reprokit.verify.compare.runs import Comparison, require_whole
+    from reprokit.verify.compare.suggestions import suggest
+    from reprokit.verify.show.comparison import verdict_line
+    from reprokit.verify.show.suggestions import document, print_suggestions
+
+    for path in runs:
+        require_whole(path)
+    found = suggest(runs, rules)
+    if isinstance(found, Comparison):
+        words = f"{found.left.path} and {found.right.path} differ in more than files and lines"
+        raise NothingComparable(f"nothing is proposed, as {words}: {verdict_line(found)}")
+    with ending_with(EXIT_IDENTICAL if found.suffices else EXIT_DIFFERENT):
+        present(found, as_json=as_json, document=document, text=print_suggestions)
 
 
 def _show_hosts(

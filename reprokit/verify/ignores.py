@@ -32,6 +32,7 @@ RECORDED = ("command", "entropy", "environment", "metrics", "parameters", "proce
 NAME_FILES = "name the files or values that may differ, as in 'log/*.txt' or 'metrics.json:started'"
 PROBES = ("qzxv: wjkp 3.25 hmbt", "[17] vkpq=0.5 (jxwz 42)", "hbqx, 1.75; 3 tjvk")  # lines that nobody prints
 _CLASS = re.compile(r"\[!?\]?[^\]]*\]")
+_PARTS = re.compile(rf"((?:{_CLASS.pattern}|[^:])*)(:?)(.*)", re.DOTALL)  # a colon in brackets belongs to the path
 _ANY = "**"
 
 
@@ -96,7 +97,7 @@ class IgnoreRule:
 
     def refused(self, why: str) -> IgnoreRefused:
         """Return the error that refuses it."""
-        return IgnoreRefused(f"{self}: {why}")
+        return IgnoreRefused(f"{self}: {why}", self.text)
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,8 @@ def configured(located: LocatedConfig | None) -> Ignores:
 
 def _output_rule(text: str, origin: str) -> OutputRule:
     _require_short(text)
-    path, colon, key = text.partition(":")
+    match = _PARTS.fullmatch(text)
+    path, colon, key = match.groups() if match else (text, "", "")
     if colon and not key:
         raise ValueError(f"{text!r} has no key behind its colon; in a path a colon is written as [:]")
     rule = IgnoreRule(text, OUTPUTS, origin)

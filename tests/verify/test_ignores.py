@@ -43,6 +43,7 @@ Pair = tuple[Building, Building]
         ("/tmp/*/x", ["/tmp/a/x"], ["a/tmp/b/x", "/tmp/a/b/x"]),
         ("./out/a", ["out/a"], ["b/out/a"]),
         ("[!a]?.txt", ["bc.txt"], ["ac.txt", "b.txt"]),
+        ("a[:]b[[]*]", ["a:b[x]"], ["a:bx"]),
         ("**/**/**/**/**/**/x", ["a/b/c/d/e/f/g/x"], ["/".join("ab" * 2000)]),
     ],
 )
@@ -108,12 +109,16 @@ def test_arrays_of_weights_are_known_by_their_names() -> None:
 def wrote(pair: Pair, name: str, *contents: bytes | str) -> None:
     """Let both runs have written a file, of which they kept copies; one content alone: only the left run did."""
     for run, content in zip(pair, contents, strict=False):
-        data = content.encode() if isinstance(content, str) else content
-        kept = len(run.outputs)
-        sha256 = f"sha256:{hashlib.sha256(data).hexdigest()}"
-        run.outputs.append(OutputFile(path=name, size=len(data), digest=sha256, kept=kept))
-        (run.path / "outputs").mkdir(parents=True, exist_ok=True)
-        (run.path / "outputs" / str(kept)).write_bytes(data)
+        wrote_one(run, name, content)
+
+
+def wrote_one(run: Building, name: str, content: bytes | str) -> None:
+    data = content.encode() if isinstance(content, str) else content
+    kept = len(run.outputs)
+    sha256 = f"sha256:{hashlib.sha256(data).hexdigest()}"
+    run.outputs.append(OutputFile(path=name, size=len(data), digest=sha256, kept=kept))
+    (run.path / "outputs").mkdir(parents=True, exist_ok=True)
+    (run.path / "outputs" / str(kept)).write_bytes(data)
 
 
 @pytest.fixture
@@ -188,8 +193,8 @@ def test_a_table_with_thousands_of_ignored_cells_counts_all(runs: Pair) -> None:
 
 def test_values_in_files_within_files_and_in_arrays(runs: Pair) -> None:
     for number, run in enumerate(runs):
-        wrote((run, run), "run.zip", archive(note_json=json.dumps({"id": "ab"[number]}).encode(), a_txt=b"same"))
-        wrote((run, run), "t.npz", samples.npz({"elapsed": np.array(number + 0.5), "steps": np.arange(3)}))
+        wrote_one(run, "run.zip", archive(note_json=json.dumps({"id": "ab"[number]}).encode(), a_txt=b"same"))
+        wrote_one(run, "t.npz", samples.npz({"elapsed": np.array(number + 0.5), "steps": np.arange(3)}))
     comparison = verified(runs, "run.zip:note.json/id", "t.npz:elapsed")
     assert comparison.identical
     assert verdict_line(comparison).endswith("; 2 values were ignored as declared")
@@ -258,7 +263,11 @@ def test_where_only_ignored_files_are_left_nothing_is_compared(tmp_path: Path) -
 
 def printed(pair: Pair, *texts: str) -> None:
     for run, text in zip(pair, texts, strict=True):
-        run.printed = {"0": [PrintedPiece(0, "m", text.encode())]}
+        printed_one(run, text)
+
+
+def printed_one(run: Building, text: str) -> None:
+    run.printed = {"0": [PrintedPiece(0, "m", text.encode())]}
 
 
 def test_declared_text_in_lines_does_not_count(runs: Pair) -> None:

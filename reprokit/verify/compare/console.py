@@ -79,7 +79,7 @@ def compare(runs: RunPair) -> Difference:
         reason = f"not compared: of the {side} run nothing was kept of what it printed"
         return group(NAME, (Difference("stdout and stderr", Verdict.NOT_RECORDED, detail=reason),))
     heads = console.heads(runs.directories[0]), console.heads(runs.directories[1])
-    contexts = _line_context(runs.directories[0], heads[0]), _line_context(runs.directories[1], heads[1])
+    contexts = line_context(runs.directories[0], heads[0]), line_context(runs.directories[1], heads[1])
     leaves = []
     for process in sorted({*heads[0], *heads[1]}, key=natural):
         file = next(of_run[process] for of_run in heads if process in of_run).file
@@ -101,7 +101,8 @@ def _process_console(run: RunDirectory, head: ConsoleHead | None, file: str) -> 
     return console.NEVER_BEGUN if file in console.never_begun(run) else ProcessConsole()
 
 
-def _line_context(run: RunDirectory, heads: dict[str, ConsoleHead]) -> LineContext:
+def line_context(run: RunDirectory, heads: dict[str, ConsoleHead]) -> LineContext:
+    """Return the values of a run that may appear in its lines without being results."""
     facts = run.run
     ids = {facts.launcher_pid, *(head.pid for head in heads.values())}
     return LineContext(frozenset(ids), timestamp(facts.started) or 0.0, facts.working_directory)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from reprokit import dtypes, rundir
 from reprokit.artifacts.elements import Blob, Format, Limits, NestedFile, Part, TensorPart, Value
@@ -28,11 +29,28 @@ _POSITIONS = ("numbers", "as written")  # what the JSON reader puts behind the p
 
 
 @dataclass(frozen=True)
+class UncoveredPart:
+    """A part of an output that differs and that no rule covers."""
+
+    path: str
+    key: str  # empty for a line of a text, and for a whole file
+    left: Part | None
+    right: Part | None
+    protected: str  # why it may not be ignored; empty if it may
+    is_whole: bool = False  # a file whose parts are not known
+    leaf: Difference | None = None  # of a whole file
+
+
+SeenDifference: TypeAlias = "Callable[[UncoveredPart], None]"
+
+
+@dataclass(frozen=True)
 class DeclaredIgnores:
     """The rules of one comparison, and why some of them cannot be obeyed."""
 
     rules: Ignores = field(default_factory=Ignores)
     refusals: list[IgnoreRefused] = field(default_factory=list)
+    seen: SeenDifference | None = None  # told of each part that differs and that no rule covers
 
     def require_obeyed(self) -> None:
         """Raise the first refusal."""
@@ -42,7 +60,8 @@ class DeclaredIgnores:
     def of_file(self, *paths: str) -> DeclaredFile | None:
         """Return the rules for an output by its paths in both runs and the one in the comparison; None if none."""
         matching = [rule for rule in self.rules.outputs if any(map(rule.path.matches, filter(None, paths)))]
-        return DeclaredFile(paths[0], matching, self.refusals) if matching else None
+        is_asked = bool(matching) or self.seen is not None
+        return DeclaredFile(paths[0], matching, self.refusals, self.seen) if is_asked else None
 
 
 @dataclass(frozen=True)
@@ -52,6 +71,7 @@ class DeclaredFile:
     name: str  # in the comparison
     rules: list[OutputRule]
     refusals: list[IgnoreRefused]
+    seen: SeenDifference | None = None
 
     def __call__(
         self, paths: Sequence[str], left: Part | None, right: Part | None, *, of_model: bool
@@ -62,10 +82,13 @@ class DeclaredFile:
             if rule.key is not None and not any(map(rule.key.matches, keys)):
                 continue
             key = keys[0]
-            if why := _protected(rule, key, left, right, of_model=of_model):
+            if why := _protected(key, left, right, of_model=of_model, by_key=rule.names_keys):
                 self._refuse(rule, f"it covers {key or self.name} of {self.name}, {why}")
             else:
                 return IgnoredCount(rule.rule.text, IgnoredThing.VALUE)
+        if self.seen is not None:
+            why = _protected(keys[0], left, right, of_model=of_model, by_key=True)
+            self.seen(UncoveredPart(self.name, keys[0], left, right, why))
         return None
 
     def _refuse(self, rule: OutputRule, why: str) -> None:
@@ -87,6 +110,8 @@ class DeclaredFile:
             return _whole(leaf, by_whole)
         if leaf.verdict.differs and leaf.judged is not None and whole:
             return _whole(leaf, whole[0].rule.text)
+        if self.seen is not None and leaf.verdict.differs and leaf.judged is not None:
+            self.seen(UncoveredPart(self.name, "", None, None, _protected_name(self.name), is_whole=True, leaf=leaf))
         return leaf
 
 
@@ -96,13 +121,13 @@ def _whole(leaf: Difference, rule: str) -> Difference:
     return replace(leaf, judged=Verdict.IGNORED, children=(), ignored=ignored, can_change_results=False)
 
 
-def _protected(rule: OutputRule, key: str, left: Part | None, right: Part | None, *, of_model: bool) -> str:
+def _protected(key: str, left: Part | None, right: Part | None, *, of_model: bool, by_key: bool) -> str:
     """Return why a part may not be ignored; empty if it may."""
     parts = [part for part in (left, right) if part is not None]
     if any(isinstance(part, TensorPart) for part in parts):
         tensors = [part for part in parts if isinstance(part, TensorPart)]
-        return "a tensor of a model" if of_model else _protected_array(key, tensors, by_key=rule.names_keys)
-    name = _own_name(key)
+        return "a tensor of a model" if of_model else _protected_array(key, tensors, by_key=by_key)
+    name = own_name(key)
     if all(isinstance(part, Value) for part in parts):
         texts = [part.text for part in parts if isinstance(part, Value)]
         if name and names_result(name, is_number=any(map(_is_number, texts))):
@@ -121,10 +146,10 @@ def _protected_array(key: str, tensors: list[TensorPart], *, by_key: bool) -> st
     is_matrix = any(len(tensor.shape) > 1 for tensor in tensors)
     if (is_floating and is_matrix) or (not by_key and size > 1 and (is_floating or is_matrix)):
         return f"an array of {size} numbers, which can be weights or results"
-    return "an array with the name of weights or results" if names_weights(_own_name(key)) else ""
+    return "an array with the name of weights or results" if names_weights(own_name(key)) else ""
 
 
-def _own_name(key: str) -> str:
+def own_name(key: str) -> str:
     """Return the last part of a path that is a name: no position in a list."""
     names = [name for name in key.split("/") if name and not name.isdigit() and name not in _POSITIONS]
     return names[-1] if names else ""

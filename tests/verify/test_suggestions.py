@@ -1,0 +1,200 @@
+"""What verify proposes to declare: what differs by its form, and never what may be a result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+
+from reprokit.toml_text import loads
+from reprokit.verify.compare.runs import Comparison
+from reprokit.verify.compare.suggestions import IgnoreSuggestions, suggest
+from reprokit.verify.ignores import Ignores, declared
+from reprokit.verify.value_forms import RunFacts, named_as_time, recognized
+from tests.artifacts import samples
+from tests.support import shipped_schema
+from tests.verify.runs import Building, replayed, training
+from tests.verify.test_cli import reprokit
+from tests.verify.test_ignores import printed_one, wrote_one
+
+Three = tuple[Building, Building, Building]
+STARTED = 1_767_323_045.0  # of the first run that tests.verify.runs builds
+RUNS = [
+    RunFacts(STARTED, frozenset([4711]), "here", ("/home/a",)),
+    RunFacts(STARTED, frozenset([815]), "there", ("/b",)),
+]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "name", "what"),
+    [
+        ("2026-01-02", "2026-01-03", "", "a date"),
+        ('"2026-01-02T03:04:05.123Z"', '"2026-01-02T03:04:06Z"', "", "a date"),
+        ("03:04:05", "03:04:06", "loss at", None),
+        ("1767323049.25", "1767323100.5", "x", "a time since 1970"),
+        ("1767323049250", "1767323100500", "", "a time since 1970"),
+        ("3.25", "4.5", "train_runtime", "a time by its name"),
+        ("3.25", "4.5", "eval samples per second", "a rate by its name"),
+        ("3.25", "4.5", "survival_time", None),
+        ("3.25", "4.5", "best", None),
+        ("3.25", "4.5", "", None),
+        ("0.5", "0.25", "val_loss", None),
+        ("4711", "815", "", "a process id"),
+        ("4711", "816", "", None),
+        ("here", "there", "", "the name of the host"),
+        ("/home/a/x", "/b/x", "", "a path of the run"),
+        ("0x7f0012345678", "0x7fabcdefabcd", "", "an address in memory"),
+        ("01234567-89ab-cdef-0123-456789abcdef", "fedcba98-89ab-cdef-0123-456789abcdef", "", "a UUID"),
+        ("3fa85f64", "99ab0cde", "run id", "an id by its name"),
+        ("3fa85f64", "99ab0cde", "H", None),
+        ("d41d8cd98f00b204e9800998ecf8427e", "9e107d9d372bb6826bd81d3542a419d6", "weights", None),
+    ],
+)
+def test_forms_are_recognized_and_results_are_not(left: str, right: str, name: str, what: str | None) -> None:
+    form = recognized([left, right], RUNS, name)
+    assert (form and form.what) == what
+
+
+def test_only_times_of_the_run_itself_are_times_by_their_names() -> None:
+    times = (["train", "runtime"], ["wall", "time"], ["elapsed"], ["step", "seconds"], ["fps"])
+    assert all(map(named_as_time, times))
+    assert not any(map(named_as_time, ([], ["travel", "time"], ["half", "life", "seconds"], ["predicted", "duration"])))
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Three:
+    left = training(tmp_path / "a")
+    left.outputs.clear()
+    return left, replayed(left, tmp_path / "b"), replayed(left, tmp_path / "c")
+
+
+def suggested(runs: Three, ignores: Ignores | None = None) -> IgnoreSuggestions:
+    found = suggest(
+        [run.path if run.path.joinpath("run.json").exists() else run.write() for run in runs], ignores or Ignores()
+    )
+    assert isinstance(found, IgnoreSuggestions)
+    return found
+
+
+def of_three(runs: Three, name: str, text: Callable[[int], str | bytes]) -> None:
+    for number, run in enumerate(runs):
+        wrote_one(run, name, text(number))
+
+
+def date(number: int) -> str:
+    return f"2026-01-0{number + 1}"
+
+
+def full(runs: Three) -> None:
+    """Let the runs differ in all that there is a form for."""
+    of_three(
+        runs, "m.json", lambda n: json.dumps({"loss": 0.5, "began": f"2026-01-0{n + 1}", "h": [{"t": STARTED + n}] * 2})
+    )
+    of_three(runs, "m.csv", lambda n: f"step,loss,wall time\n1,0.5,{n}.25\n2,0.4,{n}.5\n")
+    of_three(runs, "t.npz", lambda n: samples.npz({"elapsed": np.array(n + 0.5), "w": np.arange(3.0)}))
+    of_three(runs, "log.txt", lambda n: f"[03:04:0{n}] began\nloss 0.5\n")
+    for number, run in enumerate(runs):
+        wrote_one(run, f"out/events-{int(STARTED) + number}.log", "a")
+    for number, run in enumerate(runs):
+        printed_one(run, f"loss 0.5\nrun id abcdef1{number} begins\n")
+
+
+def test_what_differs_by_its_form_is_proposed_and_suffices(three: Three) -> None:
+    full(three)
+    found = suggested(three)
+    assert found.unsuggested == ()
+    assert {rule.text: rule.reason for rule in found.rules} == {
+        "m.json:began": "a date",
+        "m.json:h/*/t": "a time since 1970",
+        "m.csv:wall time": "a time by its name",
+        "t.npz:elapsed": "a time by its name",
+        "log.txt": "its lines differ in a time of day",
+        "out/events-*.log": "its name holds a time since 1970",
+        r"^run id [A-Za-z\d_-]{6,64}": "an id by its name",
+    }
+    assert found.suffices
+
+
+RESULTS: list[tuple[str, Callable[[int], str | bytes], str]] = [
+    ("m.json", lambda n: json.dumps({"val_loss": n + 0.5}), "which names a result"),
+    ("m.json", lambda n: json.dumps({"best": n + 0.5}), "is not known"),
+    ("m.json", lambda n: json.dumps({"digest": f"{n}fa85f6499ab0cde"}), "is not known"),
+    ("m.json", lambda n: json.dumps({"id": "x"} if n else {"other": "y"}), "not in all"),
+    ("m.csv", lambda n: f"step,accuracy\n1,{n}.5\n", "which names a result"),
+    ("t.npz", lambda n: samples.npz({"a": np.full((2, 2), n + 0.5)}), "can be weights"),
+    ("x.pt", lambda n: b"\0\1" + bytes([n]), "holds weights"),
+    ("x.bin", lambda n: b"\0\1" + bytes([n]), "format is not known"),
+    ("log.txt", lambda n: f"03:04:05 loss {n}.5\n", "other results"),
+    ("log.txt", lambda n: f"03:04:05 value {n}.5\n", "is not known"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "why"), RESULTS)
+def test_nothing_is_proposed_for_what_may_be_a_result(
+    three: Three, name: str, text: Callable[[int], str | bytes], why: str
+) -> None:
+    of_three(three, name, text)
+    found = suggested(three)
+    assert (found.rules, found.suffices) == ((), False)
+    assert any(why in left.why for left in found.unsuggested), found.unsuggested
+
+
+@pytest.mark.parametrize("line", ["loss {}.5", "value {}.5", "H= {}fa85f64c0", "accuracy of run {}.25"])
+def test_nothing_is_proposed_for_printed_results(three: Three, line: str) -> None:
+    for number, run in enumerate(three):
+        printed_one(run, f"begins\n{line.format(number)}\n")
+    found = suggested(three)
+    assert (found.rules, len(found.unsuggested), found.suffices) == ((), 1, False)
+
+
+def test_names_from_a_run_become_no_patterns(three: Three) -> None:
+    of_three(three, "[x]*:a.json", lambda n: json.dumps({"*?[": date(n)}))
+    found = suggested(three)
+    assert [rule.text for rule in found.rules] == ["[[]x][*][:]a.json:[*][?][[]"]
+    assert found.suffices
+
+
+def test_what_is_declared_already_is_not_proposed_again(three: Three) -> None:
+    full(three)
+    found = suggested(three, declared(["m.*", "*.npz:elapsed"], ["run id .*"]))
+    assert [rule.text for rule in found.rules] == ["out/events-*.log", "log.txt"]
+    assert found.suffices
+
+
+def test_a_pattern_that_would_cover_weights_is_dropped(three: Three) -> None:
+    for number, run in enumerate(three):
+        wrote_one(run, f"out/{int(STARTED) + number}.bin", b"\0")
+    of_three(three, "out/7.bin", lambda _: samples.npz({"a": np.arange(9.0)}))
+    found = suggested(three)
+    assert found.rules == ()
+    assert any("always compared" in left.why for left in found.unsuggested)
+
+
+def test_trainings_that_differ_get_no_proposal(three: Three) -> None:
+    three[2].losses(0.125)
+    assert isinstance(suggest([run.write() for run in three], Ignores()), Comparison)
+    done = reprokit("verify", "--suggest-ignores", *(run.path for run in three))
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "nothing is proposed, as " in done.stderr
+
+
+def test_the_command_writes_a_configuration_that_suffices(three: Three, tmp_path: Path) -> None:
+    full(three)
+    names = [run.write().name for run in three]
+    done = reprokit("verify", "--suggest-ignores", *names, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("# with these lines the runs are identical\n")
+    config = loads(done.stdout)
+    assert (len(config["ignore"]), len(config["ignore_console"])) == (6, 1)
+    (tmp_path / "reprokit.toml").write_text(done.stdout)
+    assert reprokit("verify", "-q", *names[:2], cwd=tmp_path).returncode == 0
+    document = json.loads(
+        reprokit("verify", "--suggest-ignores", *names, "--no-ignores", "--json", cwd=tmp_path).stdout
+    )
+    jsonschema.Draft202012Validator(shipped_schema("verify-suggestions")).validate(document)
+    assert (document["identical"], len(document["ignore"])) == (True, 6)
+    assert reprokit("verify", names[0], "--suggest-ignores", *names, cwd=tmp_path).returncode == 2
