@@ -15,7 +15,9 @@ NOT_COMPARED: Final = "not-compared"  # one run alone, or nothing in two that ca
 
 Outcome = Literal["identical", "different", "tolerated", "failed", "not-compared"]  # failed: equal, but not completed
 ExecutedBy = Literal["signer", "unknown"]  # the process that made this, or nobody that it knows of
-Judgment = Literal["identical", "different", "tolerated", "missing", "information", "not-recorded", "not-compared"]
+Judgment = Literal[
+    "identical", "bookkeeping", "different", "tolerated", "missing", "information", "not-recorded", "not-compared"
+]
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -150,6 +150,7 @@ FORMATS: tuple[Format, ...] = (
     Format("wandb", _begins(rb":W&B\xe1\xbe\x00"), _reader("wandb")),
     # The signature is at the beginning, or after a user block.
     Format("hdf5", _begins(rb"(?:.{512}|.{1024}|.{2048})?\x89HDF\r\n\x1a\n"), _by_library("HDF5", "h5py", "hdf5")),
+    Format("sqlite", _begins(rb"SQLite format 3\0"), _by_library("SQLite", "sqlite3", "sqlite")),
     Format("arrow", _begins(rb"PAR1|ARROW1"), _by_library("Arrow", "pyarrow", "arrow")),
     Format(
         "safetensors", _either(_begins(rb".{8}\{", r"\.safetensors\Z"), _begins(rb".{7}\0\{")), _reader("safetensors")
@@ -169,6 +170,7 @@ FORMATS: tuple[Format, ...] = (
     Format("json lines", _text(name=r"\.(?:jsonl|ndjson)\Z"), _as_bytes, pairwise="compare_json_lines"),
     Format("notebook", _text(rb"\s*\{", r"\.ipynb\Z"), _reader("json", "notebook")),
     Format("json", _text(name=r"\.json\Z"), _reader("json")),
+    Format("json text", _text(rb'\{\s*"'), _as_bytes, pairwise="compare_json_text"),
     Format("csv", _text(name=r"\.[ct]sv\Z"), _as_bytes, pairwise="compare_tables"),
     Format("text", _text(), _as_bytes, pairwise="compare"),
 )

@@ -5,20 +5,32 @@ The order of lines of several threads is a race: it may differ if each thread pr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from reprokit import console, redaction
-from reprokit.console import STREAMS, ConsoleHead, ProcessConsole
-from reprokit.difference import SIDES, Difference, Verdict, different, group, lacking, missing
-from reprokit.model.run import timestamp
+from reprokit.console import STREAMS, ProcessConsole
+from reprokit.difference import (
+    SIDES,
+    Difference,
+    Verdict,
+    bookkeeping,
+    different,
+    group,
+    lacking,
+    missing,
+    more_bookkeeping,
+)
 from reprokit.printable import cut, listed
 from reprokit.rundir import RunDirectory
+from reprokit.verify.bookkeeping.recognition import Contexts
 from reprokit.verify.compare.match import RunPair
 from reprokit.verify.compare.printed_lines import (
+    LINE_ENDS,
     LOOKED_AT,
-    LineContext,
     LinesComparison,
+    LookAlike,
     PrintedLine,
     compare_lines,
     printed_lines,
@@ -30,6 +42,7 @@ from reprokit.verify.read.scan import natural, of_process
 NAME = "console"
 CUT = "only whole lines of the first and the last part are compared, as the rest was not kept"
 LONGEST = 160  # characters of a quoted line
+MOST_NAMED = 50  # values of one stream that are bookkeeping and named one by one
 
 
 @dataclass(frozen=True)
@@ -60,7 +73,6 @@ def compare(runs: RunPair) -> Difference:
         reason = f"not compared: of the {side} run nothing was kept of what it printed"
         return group(NAME, (Difference("stdout and stderr", Verdict.NOT_RECORDED, detail=reason),))
     heads = console.heads(runs.directories[0]), console.heads(runs.directories[1])
-    contexts = _line_context(runs.directories[0], heads[0]), _line_context(runs.directories[1], heads[1])
     leaves = []
     for process in sorted({*heads[0], *heads[1]}, key=natural):
         left, right = (
@@ -68,39 +80,43 @@ def compare(runs: RunPair) -> Difference:
             for run, heads_of_run in zip(runs.directories, heads, strict=True)
         )
         for stream in range(len(STREAMS)):
-            leaf = _stream_leaf(of_process(STREAMS[stream], process), stream, left, right, contexts)
+            leaf = _stream_leaf(of_process(STREAMS[stream], process), stream, left, right, runs.contexts)
             leaves += [] if leaf is None else [leaf]
     return group(NAME, tuple(leaves))
 
 
-def _line_context(run: RunDirectory, heads: dict[str, ConsoleHead]) -> LineContext:
-    facts = run.run
-    ids = {facts.launcher_pid, *(head.pid for head in heads.values())}
-    return LineContext(frozenset(ids), timestamp(facts.started) or 0.0, facts.working_directory)
-
-
 def _stream_leaf(
-    title: str, stream: int, left: ProcessConsole, right: ProcessConsole, contexts: tuple[LineContext, LineContext]
+    title: str, stream: int, left: ProcessConsole, right: ProcessConsole, contexts: Contexts
 ) -> Difference | None:
     left_stream, right_stream = _printed_stream(left, stream), _printed_stream(right, stream)
     cut_note = "" if left_stream.is_whole and right_stream.is_whole else CUT
     if not left_stream.lines and not right_stream.lines:
-        detail = "; ".join(filter(None, (_ignored_words({}, max(left_stream.bars, right_stream.bars)), cut_note)))
+        detail = "; ".join(filter(None, (_ignored_words(0, max(left_stream.bars, right_stream.bars)), cut_note)))
         return Difference(title, Verdict.NOT_RECORDED, detail=detail) if detail else None
     if not left_stream.lines or not right_stream.lines:
         return missing(title, str(left_stream), str(right_stream))
     comparison = _compare_streams(left_stream, right_stream, contexts)
     is_race = comparison.first is not None and _same_by_thread(left_stream, right_stream, contexts)
     if comparison.first is not None and not is_race:
-        return _different(title, left_stream, right_stream, comparison.first)
-    details = [_ignored_words(comparison.varied, max(left_stream.bars, right_stream.bars)), cut_note]
+        return _different(title, left_stream, right_stream, comparison.first, comparison.look_alike)
+    details = [_ignored_words(comparison.line_ends, max(left_stream.bars, right_stream.bars)), cut_note]
     if is_race:
         details.append("the order of lines of several threads, which is a race, is not compared")
-    has_results = tells_results(left_stream.lines)
+    has_results = tells_results(left_stream.lines, contexts[0])
     if not has_results:
         details.append("nothing but times and the like")
     verdict = Verdict.IDENTICAL if has_results else Verdict.NOT_RECORDED
-    return Difference(title, verdict, str(left_stream), str(right_stream), "; ".join(filter(None, details)))
+    leaf = Difference(title, verdict, str(left_stream), str(right_stream), "; ".join(filter(None, details)))
+    if not has_results or not comparison.values:
+        return leaf
+    return group(title, (replace(leaf, name=f"lines of {title}"), *_bookkeeping(title, comparison)))
+
+
+def _bookkeeping(title: str, comparison: LinesComparison) -> Iterator[Difference]:
+    """Yield the bookkeeping that differs in the lines; beyond the first values only numbers of them."""
+    for line, value in comparison.values[:MOST_NAMED]:
+        yield bookkeeping(f"{title}: {_place(line)}", value.left, value.right, value.kind)
+    yield from more_bookkeeping(title, Counter(value.kind for _, value in comparison.values[MOST_NAMED:]))
 
 
 def _printed_stream(process: ProcessConsole, stream: int) -> _PrintedStream:
@@ -121,9 +137,7 @@ def _printed_stream(process: ProcessConsole, stream: int) -> _PrintedStream:
     return _PrintedStream(first, last, bars + more_bars, threads, not (pieces and (process.dropped or process.lost)))
 
 
-def _compare_streams(
-    left: _PrintedStream, right: _PrintedStream, contexts: tuple[LineContext, LineContext]
-) -> LinesComparison:
+def _compare_streams(left: _PrintedStream, right: _PrintedStream, contexts: Contexts) -> LinesComparison:
     """Compare all lines; of streams that were cut, the first and the last lines that both have."""
     if left.is_whole and right.is_whole:
         return compare_lines(left.lines, right.lines, contexts)
@@ -132,25 +146,38 @@ def _compare_streams(
     count = min(len(left.last), len(right.last))
     if comparison.first is None and count:
         last_comparison = compare_lines(left.last[-count:], right.last[-count:], contexts)
-        return LinesComparison(comparison.varied + last_comparison.varied, last_comparison.first)
+        return comparison + last_comparison
     return comparison
 
 
-def _same_by_thread(left: _PrintedStream, right: _PrintedStream, contexts: tuple[LineContext, LineContext]) -> bool:
+def _same_by_thread(left: _PrintedStream, right: _PrintedStream, contexts: Contexts) -> bool:
     if not left.threads or left.threads.keys() != right.threads.keys() or not (left.is_whole and right.is_whole):
         return False
     pairs = ((left.threads[name], right.threads[name]) for name in left.threads)
     return all(compare_lines(left_lines, right_lines, contexts).first is None for left_lines, right_lines in pairs)
 
 
+def _place(line: PrintedLine) -> str:
+    return f"line {line.number}" if line.number > 0 else f"line {-line.number} from the end of what was kept"
+
+
 def _different(
-    title: str, left: _PrintedStream, right: _PrintedStream, first: tuple[PrintedLine | None, PrintedLine | None]
+    title: str,
+    left: _PrintedStream,
+    right: _PrintedStream,
+    first: tuple[PrintedLine | None, PrintedLine | None],
+    look_alike: LookAlike | None,
 ) -> Difference:
     left_line, right_line = first
-    number = next(line.number for line in first if line is not None)
-    place = f"line {number}" if number > 0 else f"line {-number} from the end of what was kept"
+    place = _place(next(line for line in first if line is not None))
     texts = [_quoted(line) for line in first]
     meaning = f"{title}: {place} is {texts[0]} in the left run and {texts[1]} in the right one"
+    if look_alike is not None:
+        texts_alike = f"{look_alike.left} and {look_alike.right}"
+        meaning += (
+            f"; {texts_alike} may be a {look_alike.kind.value}, but nothing names them so: if they are no result, "
+        )
+        meaning += "--ignore-console REGEX leaves them out"
     if left_line is None or right_line is None:
         side, text = ("right", texts[1]) if left_line is None else ("left", texts[0])
         count = abs(len(left.lines) - len(right.lines))
@@ -167,10 +194,9 @@ def _quoted(line: PrintedLine | None) -> str:
     return repr(cut(text, LONGEST))
 
 
-def _ignored_words(ignored: Mapping[str, int], bars: int) -> str:
+def _ignored_words(line_ends: int, bars: int) -> str:
     """Return which lines are not compared, in words."""
-    parts = [f"{counted(count, 'line')} in {kind}" for kind, count in sorted(ignored.items())]
-    sentences = [f"not compared, as they are not the same in two runs: {', '.join(parts)}"] if parts else []
+    sentences = [f"not compared: {counted(line_ends, 'line')} in {LINE_ENDS}"] if line_ends else []
     sentences += [f"not compared, as they are of progress bars under way: {counted(bars, 'line')}"] if bars else []
     return "; ".join(sentences)
 
@@ -183,8 +209,8 @@ def comparable(tree: Difference) -> bool:
 def notes(runs: RunPair, tree: Difference) -> Iterator[str]:
     """Yield which printed lines are not compared, and what was printed to stdout but not kept."""
     for leaf in tree.leaves():
-        if leaf.detail and not leaf.verdict.differs:
-            yield f"{leaf.name}: {leaf.detail}"
+        if leaf.detail and not leaf.verdict.differs and leaf.verdict is not Verdict.BOOKKEEPING:
+            yield f"{leaf.name.removeprefix('lines of ')}: {leaf.detail}"
     for run, side in zip(runs.directories, SIDES, strict=True):
         if text := unseen(run, range(1)):
             yield f"of the {side} run, {text}"

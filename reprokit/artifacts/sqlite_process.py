@@ -1,0 +1,54 @@
+"""Reads an SQLite database in a separate process (part_process): the schema, and every value of every table.
+
+Nothing in the database is executed: views, triggers and virtual tables are compared by their text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import sys
+from typing import IO
+
+from reprokit.artifacts.part_process import PartWriter, serve
+
+LONGEST = 1 << 20  # characters or bytes of a value that is shown; of longer ones the digest
+_TABLES = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY type, name"
+
+
+def read(file: IO[bytes], parts: PartWriter) -> None:
+    """Send the schema, then the rows of each table in their order."""
+    path = f"file:/proc/self/fd/{file.fileno()}?mode=ro&immutable=1"
+    database = sqlite3.connect(path, uri=True)
+    database.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
+    for pragma in ("trusted_schema=OFF", "cell_size_check=ON", "query_only=ON"):
+        database.execute(f"PRAGMA {pragma}")
+    entries = database.execute(_TABLES).fetchall()
+    for kind, name, sql in entries:
+        parts.send("value", f"schema/{kind} {name}", text=str(sql))
+    for kind, name, sql in entries:
+        if kind == "table" and not str(sql).upper().startswith("CREATE VIRTUAL"):
+            _send_rows(database, str(name), parts)
+
+
+def _send_rows(database: sqlite3.Connection, table: str, parts: PartWriter) -> None:
+    quoted = table.replace('"', '""')
+    rows = database.execute(f'SELECT * FROM "{quoted}"')
+    columns = [column[0] for column in rows.description]
+    number = 0
+    for number, row in enumerate(rows, 1):
+        for column, value in zip(columns, row, strict=True):
+            parts.send("value", f"{table}/{number}/{column}", text=_text(value))
+    parts.send("value", f"{table} (rows)", text=str(number))
+
+
+def _text(value: object) -> str:
+    """Return a value as a text that stands for no other."""
+    text = value.hex() if isinstance(value, bytes) else repr(value)
+    if len(text) > LONGEST:
+        return f"{type(value).__name__} of SHA-256 {hashlib.sha256(text.encode()).hexdigest()}"
+    return f"x'{text}'" if isinstance(value, bytes) else text
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]), read)
