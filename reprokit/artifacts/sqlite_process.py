@@ -13,7 +13,10 @@ from typing import IO
 from reprokit.artifacts.part_process import PartWriter, serve
 
 LONGEST = 1 << 20  # characters or bytes of a value that is shown; of longer ones the digest
-_TABLES = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY type, name"
+_ENTRIES = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY type, name"
+_TABLES = (
+    "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'table' ORDER BY name"  # not virtual ones
+)
 
 
 def read(file: IO[bytes], parts: PartWriter) -> None:
@@ -23,11 +26,10 @@ def read(file: IO[bytes], parts: PartWriter) -> None:
     database.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
     for pragma in ("trusted_schema=OFF", "cell_size_check=ON", "query_only=ON"):
         database.execute(f"PRAGMA {pragma}")
-    entries = database.execute(_TABLES).fetchall()
-    for kind, name, sql in entries:
+    for kind, name, sql in database.execute(_ENTRIES):
         parts.send("value", f"schema/{kind} {name}", text=str(sql))
-    for kind, name, sql in entries:
-        if kind == "table" and not str(sql).upper().startswith("CREATE VIRTUAL"):
+    for (name,) in database.execute(_TABLES).fetchall():
+        if name != "sqlite_schema":
             _send_rows(database, str(name), parts)
 
 

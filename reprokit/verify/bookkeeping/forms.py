@@ -43,6 +43,8 @@ _DATE_FORMS = (
     + _ZONE
     + r")?(?![\d])",
     r"(?<!\d)\d\d/\d\d/\d{4}(?:,? \d\d:\d\d(?::\d\d)?(?: [AP]M)?)?(?!\d)",
+    r"(?<![\d/])\d\d/\d\d(?:/\d\d)? \d\d:\d\d:\d\d(?!\d)",  # of Rich and Detectron2: month, day
+    rf"(?<!\d)\d\d/{_MONTH}/\d{{4}}:\d\d:\d\d:\d\d(?: [-+]\d{{4}})?(?!\d)",
     r"(?<!\d)20\d{6}[-_T]?\d{6}(?:[.,]\d{1,9}|\d{3}|\d{6})?(?!\d)",
     r"(?<!\d)20\d{6}[-_T]\d{4}(?!\d)",
     r"(?<!\d)20\d{6}(?!\d)",
@@ -118,9 +120,11 @@ TOKEN = re.compile(
     ),
     re.IGNORECASE,
 )
+_LONG = re.compile(r"[\d ](?:h|hrs?|hours?|d|days?)$", re.IGNORECASE)
 _PLAIN = re.compile(rf"{NUMBER}{_SPREAD}%?|nan|inf", re.IGNORECASE)
 _MOMENT = re.compile(r"(\d{4})\D?(\d\d)\D?(\d\d)(?:\D{0,2}(\d\d)\D?(\d\d)(?:\D?(\d\d))?)?")
 _NAMED_MONTH = re.compile(rf"({'|'.join(_MONTHS)})", re.IGNORECASE)
+_TURNED = re.compile(r"(\d\d)/(\d\d)(?:/(\d{4}|\d\d))?(?!\d)")  # month, day, year
 _TIME_OF_DAY = re.compile(r"(\d{1,2})[:-](\d\d)[:-](\d\d)")
 _PICKLED_DATE = re.compile(
     r"[^(]{0,60}\bdatetime\.datetime>?\W{0,3}\((b(?:'[^\n]{1,60}'|\"[^\n]{1,60}\"))[,)].*", re.DOTALL
@@ -147,6 +151,11 @@ def unquoted(text: str) -> str:
     return stripped
 
 
+def is_long(text: str) -> bool:
+    """Return whether a quantity is in hours or days, as those of data often are."""
+    return _LONG.search(text) is not None
+
+
 def is_plain(text: str) -> bool:
     """Return whether a text is a number that is not negative."""
     return _PLAIN.fullmatch(text) is not None
@@ -165,6 +174,7 @@ def seconds(text: str, year: int) -> tuple[float, bool] | None:
 
 
 def _seconds(text: str, year: int) -> tuple[float, bool] | None:
+    text = re.sub(r"(/\d{4}):", r"\1 ", text)  # 29/Nov/2026:08:04:02
     month = _NAMED_MONTH.search(text)
     clock = _TIME_OF_DAY.search(text)
     if month is not None and clock is not None:
@@ -180,8 +190,12 @@ def _seconds(text: str, year: int) -> tuple[float, bool] | None:
         return _stamp(date, hours, int(clock[2]), int(clock[3])), False
     if re.match(r"[IWEF]\d{4} ", text) and clock is not None:
         return _stamp(datetime(year, int(text[1:3]), int(text[3:5])), *map(int, clock.groups())), False
-    turned = re.match(r"(\d\d)/(\d\d)/(\d{4})", text)
-    moment = _MOMENT.match(text if turned is None else f"{turned[3]}-{turned[1]}-{turned[2]}{text[10:]}")
+    turned = _TURNED.match(text)
+    if turned is not None:
+        shown_year = turned[3] or f"{year}"
+        century = "20" if len(shown_year) == 2 else ""
+        text = f"{century}{shown_year}-{turned[1]}-{turned[2]} {text[turned.end() :].strip()}"
+    moment = _MOMENT.match(text)
     if moment is None:
         return None
     parts = [int(part) if part else 0 for part in moment.groups()]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_a-zA-Z]+")
 _PER_TIME = re.compile(r"([A-Za-z]+)(?:/|_?per_?|\s+per\s+)(?:s|secs?|seconds?|mins?|minutes?|h|hours?)(?![a-z])", re.I)
-_ELLIPSIS = re.compile(r"(?:\.\.\.?|\N{HORIZONTAL ELLIPSIS})\s*$")
+_ELLIPSIS = re.compile(r"(?:\.\.\.?|\u2026)\s*$")
 LONGEST = 200  # characters of a name
 
 
@@ -37,14 +37,14 @@ UNITS = _of(
     " minutes h hr hrs hour hours d days kb mb gb tb kib mib gib bytes"
 )
 STATISTICS = _of(
-    "mean avg average averaged std stdev stddev var median total totals sum cumulative cum overall min max minimum"
-    " maximum last latest best worst first current each every so far approx about effective raw p percentile only"
+    "mean avg average averaged std stdev stddev var median total totals sum cumulative cum overall last latest first"
+    " current so far approx about effective raw p percentile only"
 )
 FILLERS = _of(
     "the a an is was of in for all whole entire and with on at it this that these now by to from per since until"
     " during after before model models pipeline script program function call calls thread threads worker workers node"
     " rank version number count counts up down out done ok yes no using via i we our has been into as new info debug"
-    " warning"
+    " warning passed each"
 )
 PHASES = _of(  # what a training does, and what it works through
     "train training trained fit fits fitting fitted refit eval evaluate evaluating evaluation evaluated val valid"
@@ -54,24 +54,25 @@ PHASES = _of(  # what a training does, and what it works through
     " preprocessing preprocessed postprocess postprocessing build building built init initialize initializing"
     " initialization setup warmup checkpoint checkpoints checkpointing download downloading upload uploading fold"
     " folds cv search searching tuning tune compute computing computation computed calculate calculating import"
-    " importing startup dataloader dataset datasets collate sync comm allreduce communication sampling sampler"
-    " generation generate generating decode decoding encode encoding tokenize tokenizing tokenization transform"
-    " transforming predict predicting rollout rollouts collect collecting collection clustering embed embedding update"
-    " updating updated learn learning render rendering augment augmentation shuffle export exporting prepare preparing"
-    " preparation start starting stop stopping teardown cleanup finish finished finishing complete completed"
-    " completing ended step steps data boosting trial trials cache caching restore restoring indexing parse parsing"
-    " scan scanning merging sorting profile profiling"
+    " importing startup dataloader dataset datasets collate sync comm allreduce communication generation generate"
+    " generating decode decoding encode encoding tokenize tokenizing tokenization transform transforming predict"
+    " predicting rollout rollouts collect collecting collection clustering embed embedding update updating updated"
+    " learn learning render rendering augment augmentation shuffle export exporting prepare preparing preparation"
+    " start starting stop stopping teardown cleanup finish finished finishing complete completed completing ended step"
+    " steps data boosting trial trials cache caching restore restoring indexing parse parsing scan scanning merging"
+    " sorting profile profiling"
 )
 PROCESSES = PHASES | _of(
     "run runs running process processes processing processed execute executed executing execution job jobs task tasks"
-    " stage stages phase cell cells notebook kernel wall walltime clock cpu gpu cuda user sys system real host io env"
+    " stage stages cell cells notebook kernel wall walltime clock cpu gpu cuda user sys system real host io env"
     " environment pass request scheduling worker session app application ran speed retry retrying work done api server"
-    " client ping access fast plan planning"
+    " client ping access fast plan planning overhead loop loops end"
 )
 TIMES = _of(
     "time times runtime runtimes duration durations dur elapsed walltime wallclock timing timings took seconds secs"
     " sec milliseconds msec ms minutes mins hours hrs ping"
 )
+_SPENT = [["time", word] for word in ("spent", "taken", "used", "needed", "elapsed")]
 _VAGUE = (TIMES | UNITS) - _of("runtime runtimes dur elapsed walltime wallclock took ping")
 _EVENTS = _of("event events status censored censoring died death dead arrival departure patient subject")
 _LEFT = _of("eta remaining left")  # of XGBoost eta is a learning rate: a number needs a unit
@@ -94,9 +95,8 @@ DATES = _of(
 )
 IDS = _of("id ids uuid guid uid ulid")
 _OF_RUNS = _of(
-    "run runs session sessions trial trials cell cells job jobs experiment worker process thread node host request"
-    " trace span kernel client server instance message msg execution launch attempt parent root group model task actor"
-    " cluster object unique external notebook mlflow wandb view syncing user"
+    "run runs session sessions trial trials cell cells job jobs experiment worker process thread kernel server"
+    " instance execution launch attempt task notebook mlflow wandb view syncing slurm"
 )
 RUNS = _of("run runs session experiment version exp trial job name")
 RUN_DIRECTORIES = _of("version run runs exp experiment session train val predict tune tb tensorboard")
@@ -134,6 +134,8 @@ def of_duration(name: Sequence[str], *, has_unit: bool) -> bool:
     at = next((number for number in reversed(range(len(name))) if name[number] in nouns), None)
     if at is None or is_result(name):
         return False
+    if list(name[:2]) in _SPENT:
+        return True
     if name[at] in UNITS and at and name[at - 1] in nouns:
         at -= 1
     before, behind = name[:at], name[at + 1 :]
@@ -161,7 +163,7 @@ def introduces_duration(text: str) -> bool:
     if not name or is_result(name):
         return False
     subject = [word for word in name if word not in FILLERS and word not in STATISTICS]
-    is_of_process = any(word in PROCESSES or word in SCORING for word in subject)
+    is_of_process = any(word in PROCESSES or word in SCORING or word in RATED for word in subject)
     if name[-1] in _VERBS:
         return is_of_process or all(word in _VERBS for word in subject)
     return is_of_process and (name[-1] in _PREPOSITIONS or _ELLIPSIS.search(text) is not None)
@@ -226,10 +228,13 @@ def of_id(name: Sequence[str]) -> bool:
     """Return whether a name is that of an id of a run or of a part of it, and not of a sample's."""
     if is_result(name):
         return False
-    if list(name[-2:]) == ["job", "hash"]:  # Snakemake's, of an object's address
-        return True
     known = IDS | _OF_RUNS | FILLERS
-    return not IDS.isdisjoint(name) and all(word in known for word in name)
+    return not IDS.isdisjoint(name) and not _OF_RUNS.isdisjoint(name) and all(word in known for word in name)
+
+
+def of_job(name: Sequence[str]) -> bool:
+    """Return whether a name is that of the number of a run or job: Slurm's, Metaflow's."""
+    return list(name[-2:]) in (["job", "id"], ["run", "id"], ["job", "hash"])  # Snakemake's hash is of an address
 
 
 def of_run_name(name: Sequence[str]) -> bool:

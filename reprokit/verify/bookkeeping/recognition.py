@@ -52,6 +52,7 @@ class ValueName:
     behind: str = ""  # the words behind it
     parents: str = ""  # the keys above
     previous: str = ""  # the name of the value before it in its line
+    before: str = ""  # all of its line before it
     position: Position = Position.NAMED
     beside: tuple[str, ...] = ()  # the keys or columns next to it
     is_row: bool = False  # whether it is one of a table's row
@@ -127,11 +128,13 @@ def _is_date(name: ValueName, left: str, right: str, form: Form, contexts: Conte
         is_first or name.position is Position.WITHIN or names.of_date(words) or names.of_date(names.words(name.behind))
     )
     if form is Form.NUMBER:  # seconds since 1970
-        is_named = (is_named or not words) and not names.is_metric(words)
-    return is_named and all(is_of_run(text, contexts) for text in (left, right))
+        is_aside = name.position is Position.ASIDE and not words
+        is_named = (is_named or is_aside) and not names.is_metric(words)
+    is_written = is_first or name.position is Position.WITHIN  # at the time that it says
+    return is_named and all(is_of_run(text, contexts, MONTH if is_written else DAY) for text in (left, right))
 
 
-def is_of_run(text: str, contexts: Contexts) -> bool:
+def is_of_run(text: str, contexts: Contexts, slack: float) -> bool:
     """Return whether a date may be one at which one of the two runs was under way."""
     for context in contexts:
         year = datetime.fromtimestamp(context.started, timezone.utc).year
@@ -139,8 +142,8 @@ def is_of_run(text: str, contexts: Contexts) -> bool:
         if moment is None:
             return False
         at, is_day = moment
-        slack = 2 * DAY if is_day else MONTH
-        if context.started - slack <= at <= (context.ended or context.started) + slack:
+        room = 2 * DAY if is_day else slack
+        if context.started - room <= at <= (context.ended or context.started) + room:
             return True
     return False
 
@@ -154,8 +157,19 @@ def _is_duration(name: ValueName, left: str, right: str, form: Form, contexts: C
         return is_named and not is_counted and all(map(forms.is_plain, (left, right)))
     if names.is_result(words):
         return False
-    is_named = names.of_duration(words, has_unit=True) or names.introduces_duration(name.text)
-    return is_named or names.of_process(words) or _is_named_behind(name) or _is_aside(name, left)
+    if names.of_duration(words, has_unit=True) or names.introduces_duration(name.text) or _is_in(name):
+        return True
+    if any(forms.is_long(text) for text in (left, right)):  # "training data: 960 hours"
+        return False
+    return names.of_process(words) or _is_named_behind(name) or _is_aside(name, left)
+
+
+def _is_in(name: ValueName) -> bool:
+    """Return whether "in" leads to a duration, behind what was done: "Fit 100 trees in 1.2 s"."""
+    words = name.words
+    if not words or not names.is_preposition(words[-1:]):
+        return False
+    return names.introduces_duration(name.before)
 
 
 def _is_of_training(name: ValueName) -> bool:
@@ -181,7 +195,7 @@ def _is_named_behind(name: ValueName) -> bool:
 
 def _is_aside(name: ValueName, text: str) -> bool:
     """Return whether a duration stands alone behind values of a training: "loss 0.5 (3.2 s)", "1/10 - 3s"."""
-    if "<" in text:  # as in tqdm's bars
+    if "<" in text or re.fullmatch("-{2,}", name.before):  # as in tqdm's bars, and in "--- 3.2 seconds ---"
         return True
     previous = names.words(name.previous)
     is_sum = names.of_sum(name.words) and bool(previous)
@@ -222,7 +236,7 @@ def _is_port(name: ValueName, left: str, right: str, form: Form, contexts: Conte
 def _is_id(name: ValueName, left: str, right: str, form: Form, contexts: Contexts) -> bool:
     words = name.words
     if form is Form.NUMBER:
-        return words[-2:] == ["job", "hash"]
+        return names.of_job(words) and left.isdecimal() and right.isdecimal()
     if name.position is Position.WITHIN:  # of a path
         return not names.is_result(words)
     is_run_name = names.of_run_name(words) and (len(left) == 8 or left.count("-") == 2)
@@ -238,13 +252,18 @@ def _is_directory(name: ValueName, left: str, right: str, form: Form, contexts: 
     return any(list(pair) == texts for pair in zip(*numbers, strict=False))
 
 
+def _is_temporary(name: ValueName, left: str, right: str, form: Form, contexts: Contexts) -> bool:
+    """Return whether names below /tmp, which is their own name, are made up: "model_baseline" is none."""
+    return any(text.startswith("tmp") or re.search(r"[A-Z0-9]", text[-8:]) is not None for text in (left, right))
+
+
 def _always(name: ValueName, left: str, right: str, form: Form, contexts: Contexts) -> bool:
     return True
 
 
 _TABLE: tuple[tuple[BookkeepingKind, tuple[Form, ...], _Rule], ...] = (
     (BookkeepingKind.ADDRESS, (Form.ADDRESS,), _is_address),
-    (BookkeepingKind.TEMPORARY_NAME, (Form.TEMPORARY,), _always),  # its form has the directory, which names it
+    (BookkeepingKind.TEMPORARY_NAME, (Form.TEMPORARY,), _is_temporary),
     (BookkeepingKind.PROGRESS, (Form.BAR,), _always),
     (BookkeepingKind.DATE, (Form.DATE, Form.CLOCK, Form.NUMBER), _is_date),
     (BookkeepingKind.DURATION, (*_DURATIONS, Form.NUMBER), _is_duration),

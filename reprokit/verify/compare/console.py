@@ -109,7 +109,7 @@ def _stream_leaf(
     leaf = Difference(title, verdict, str(left_stream), str(right_stream), "; ".join(filter(None, details)))
     if not has_results or not comparison.values:
         return leaf
-    return group(title, (replace(leaf, name=f"lines of {title}"), *_bookkeeping(title, comparison)))
+    return replace(leaf, judged=None, detail="", children=(leaf, *_bookkeeping(title, comparison)))
 
 
 def _bookkeeping(title: str, comparison: LinesComparison) -> Iterator[Difference]:
@@ -210,7 +210,7 @@ def notes(runs: RunPair, tree: Difference) -> Iterator[str]:
     """Yield which printed lines are not compared, and what was printed to stdout but not kept."""
     for leaf in tree.leaves():
         if leaf.detail and not leaf.verdict.differs and leaf.verdict is not Verdict.BOOKKEEPING:
-            yield f"{leaf.name.removeprefix('lines of ')}: {leaf.detail}"
+            yield f"{leaf.name}: {leaf.detail}"
     for run, side in zip(runs.directories, SIDES, strict=True):
         if text := unseen(run, range(1)):
             yield f"of the {side} run, {text}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from reprokit.difference import BookkeepingKind
 from reprokit.verify.bookkeeping import forms, names
@@ -22,9 +22,7 @@ _COLOR = re.compile(r"\x1b\[[\d;]{0,40}m")
 _STATES = re.compile(r"\r|\x08+")  # where a line was overwritten from its beginning
 _SCREEN = re.compile(r"\x1b\[\d{0,4}[ABFHJ]")  # cursor movement between lines
 _BAR = re.compile(r"\d{1,3}%\|[^|\n]{0,400}\| *(\d{1,20}(?:\.\d+)?\w?)/(\d{1,20}(?:\.\d+)?\w?|\?) *\[")
-_PIECES = re.compile(
-    r"[,;|{}<>()\[\]\t\N{BULLET}]|(?<!\w)[-\N{EM DASH}](?!\w)|:(?!$)|\s{3,}"
-)  # what parts the names of values
+_PIECES = re.compile(r"[,;|{}<>()\[\]\t\u2022]|(?<!\w)[-\u2014](?!\w)|:(?!$)|\s{3,}")  # what parts the names of values
 _UNIT_BEHIND = re.compile(r"\s?[(\[][\w/%]{1,20}[)\]]$")  # "time (s)"
 _KEY_END = re.compile(r"[\s\"'=:(\[<>]*$")
 _EQUATED = re.compile(r"\s*[:=]\s*")  # behind "epoch 3" in "epoch 3: 3.2 s"
@@ -216,10 +214,12 @@ def _names(line: str, tokens: Sequence[re.Match[str]], outer: ValueName | None =
         if outer is not None:
             parents = outer.parents if is_prefix else f"{outer.parents} {outer.text}"
             text = outer.text if is_prefix else name.text
-            name = ValueName(text, behind, parents, name.previous, name.position, outer.beside, outer.is_row)
+            name = replace(
+                outer, text=text, behind=behind, parents=parents, previous=name.previous, position=name.position
+            )
         elif name.position is not Position.WITHIN and is_prefix and _begins_line(token):
             name = ValueName("", behind, position=Position.FIRST)
-        yield name
+        yield replace(name, before=_key_text(line[: token.start()]))
         end, previous = token.end(), token
 
 
@@ -249,6 +249,11 @@ def _name(
     aside = Position.NAMED if previous is None else Position.ASIDE
     position = Position.WITHIN if is_within else aside
     return ValueName(last.text if is_within else "", behind, previous=earlier, position=position)
+
+
+def _key_text(before: str) -> str:
+    """Return the text before a value without what separates it from its name."""
+    return _KEY_END.sub("", before[-names.LONGEST :])
 
 
 def _key(between: str, *, is_first: bool) -> str:

@@ -17,7 +17,7 @@ from reprokit.difference import BookkeepingKind, Difference, bookkeeping
 from reprokit.model.outputs import OutputsFile
 from reprokit.verify.bookkeeping import forms, names
 from reprokit.verify.bookkeeping.forms import Form
-from reprokit.verify.bookkeeping.recognition import Contexts, is_of_run
+from reprokit.verify.bookkeeping.recognition import MONTH, Contexts, is_of_run
 from reprokit.verify.read.normalization import Normalizations
 from reprokit.verify.read.scan import natural
 
@@ -137,7 +137,7 @@ class _Pairing:
 
         def replaced(token: re.Match[str]) -> str:
             form, text = forms.form_of(token), token[0]
-            if form in (Form.DATE, Form.NUMBER) and is_of_run(text, (context, context)):
+            if form in (Form.DATE, Form.NUMBER) and is_of_run(text, (context, context), MONTH):
                 return "<date>"
             if form is Form.NUMBER and text.isdecimal() and int(text) in context.ids:
                 return "<process>"
