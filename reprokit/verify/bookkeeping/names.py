@@ -233,8 +233,9 @@ def of_id(name: Sequence[str]) -> bool:
 
 
 def of_job(name: Sequence[str]) -> bool:
-    """Return whether a name is that of the number of a run or job: Slurm's, Metaflow's."""
-    return list(name[-2:]) in (["job", "id"], ["run", "id"], ["job", "hash"])  # Snakemake's hash is of an address
+    """Return whether a name is that of the number of a run or job, or of a model that YDF numbers at random."""
+    numbers = (["job", "id"], ["run", "id"], ["job", "hash"], ["uid"])  # Snakemake's hash is of an address
+    return list(name[-2:]) in numbers
 
 
 def of_run_name(name: Sequence[str]) -> bool:
