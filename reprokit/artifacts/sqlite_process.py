@@ -6,12 +6,14 @@ Nothing in the database is executed: views, triggers and virtual tables are comp
 from __future__ import annotations
 
 import hashlib
+import os
 import sqlite3
 import sys
 from typing import IO
 
-from reprokit.artifacts.part_process import PartWriter, serve
+from reprokit.artifacts.part_process import PartWriter, RefusedFile, serve
 
+LARGEST = 1 << 30  # bytes of a database
 LONGEST = 1 << 20  # characters or bytes of a value that is shown; of longer ones the digest
 _ENTRIES = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY type, name"
 _TABLES = (
@@ -21,8 +23,7 @@ _TABLES = (
 
 def read(file: IO[bytes], parts: PartWriter) -> None:
     """Send the schema, then the rows of each table in their order."""
-    path = f"file:/proc/self/fd/{file.fileno()}?mode=ro&immutable=1"
-    database = sqlite3.connect(path, uri=True)
+    database = _opened(file)
     database.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
     for pragma in ("trusted_schema=OFF", "cell_size_check=ON", "query_only=ON"):
         database.execute(f"PRAGMA {pragma}")
@@ -31,6 +32,22 @@ def read(file: IO[bytes], parts: PartWriter) -> None:
     for (name,) in database.execute(_TABLES).fetchall():
         if name != "sqlite_schema":
             _send_rows(database, str(name), parts)
+
+
+def _opened(file: IO[bytes]) -> sqlite3.Connection:
+    """Open a database in memory; Python 3.10 needs the name of a file, which a member of an archive does not have."""
+    if sys.version_info >= (3, 11):
+        size = file.seek(0, os.SEEK_END)
+        if size > LARGEST:
+            raise RefusedFile(f"it has {size} bytes, more than the {LARGEST} that are read")
+        file.seek(0)
+        data = bytearray(file.read(size))
+        if data[18:20] == b"\2\2":  # of a log beside it, which no database in memory has
+            data[18:20] = b"\1\1"
+        database = sqlite3.connect(":memory:")
+        database.deserialize(data)
+        return database
+    return sqlite3.connect(f"file:/proc/self/fd/{file.fileno()}?mode=ro&immutable=1", uri=True)
 
 
 def _send_rows(database: sqlite3.Connection, table: str, parts: PartWriter) -> None:

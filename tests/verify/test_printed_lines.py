@@ -66,6 +66,7 @@ def test_a_column_is_named_by_its_head() -> None:
     assert kinds(row(0.6785), row(0.6786), head) is None
     assert kinds(row(0.6785), row(0.6785).replace("0.0125", "0.0097")) is None
     assert kinds("3  12.5", "3  12.6", "trip  travel_time") is None
+    assert kinds("3  12.5", "3  12.6", "epoch  dur", "1  2.5", "the predictions follow") is None
 
 
 def test_what_only_looks_like_a_duration_is_pointed_out() -> None:

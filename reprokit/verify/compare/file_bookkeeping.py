@@ -94,7 +94,9 @@ class _FileLines:
         like = self._look_alike
         if like is None:
             return ""
-        return f"{like.left} may be a {like.kind.value}: if it is no result, --ignore '{self._path}:*' leaves it out"
+        return (
+            f"{like.left} may be a {like.kind.value}: if the file is no result, --ignore '{self._path}' leaves it out"
+        )
 
 
 def value_name(path: str, beside: tuple[str, ...] = (), *, is_row: bool = False) -> ValueName:

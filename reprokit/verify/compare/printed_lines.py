@@ -139,8 +139,8 @@ class LineComparer:
         `name` is what the whole line stands under.
         """
         self.look_alike = None
+        self._heads = _heads(left) or (self._heads if _continues(left, self._heads) else [])
         if left == right:
-            self._heads = _heads(left) or self._heads
             return []
         values, (left, right) = self._same_places(left, right)
         if left == right:
@@ -292,14 +292,21 @@ def _heads(line: str) -> list[str]:
     return cells if are_heads else []
 
 
+def _continues(line: str, heads: list[str]) -> bool:
+    """Return whether a line is one of the table with these heads: a row, or a rule between rows."""
+    return bool(heads) and (len(_ends(line)) == len(heads) or not re.search(r"\w", line))
+
+
+def _ends(line: str) -> list[int]:
+    """Return where the cells of a line end."""
+    text = _COLOR.sub("", line[:LOOKED_AT]).rstrip().rstrip("|")
+    start = len(text) - len(text.lstrip().lstrip("|").lstrip())
+    return [*(match.start() for match in _CELLS.finditer(text, start)), len(text)]
+
+
 def _columns(line: str, tokens: Sequence[re.Match[str]], heads: list[str]) -> list[str]:
     """Return the head of each value's column; empty texts if the line is no row under the heads."""
-    nothing = [""] * len(tokens)
-    if not heads:
-        return nothing
-    text = line.rstrip().rstrip("|")
-    start = len(text) - len(text.lstrip().lstrip("|").lstrip())
-    ends = [*(match.start() for match in _CELLS.finditer(text, start)), len(text)]
-    if len(ends) != len(heads):
-        return nothing
+    ends = _ends(line) if heads else []
+    if not heads or len(ends) != len(heads):
+        return [""] * len(tokens)
     return [heads[next(number for number, end in enumerate(ends) if token.start() < end)] for token in tokens]

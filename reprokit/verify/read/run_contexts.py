@@ -12,6 +12,8 @@ from reprokit.verify.bookkeeping.recognition import Contexts, RunContext
 from reprokit.verify.read.output_paths import PairedName
 from reprokit.verify.read.scan import MetricsScan
 
+MOST_DIRECTORIES = 50  # whose names are looked for in lines
+
 
 def run_context(run: RunDirectory, scan: MetricsScan) -> RunContext:
     """Return the context of one run."""
@@ -25,7 +27,8 @@ def run_context(run: RunDirectory, scan: MetricsScan) -> RunContext:
 
 def with_directories(contexts: Contexts, pairs: list[PairedName]) -> Contexts:
     """Return the contexts with the directories that have another name in each run."""
-    named = [(pair.left, pair.right) for pair in pairs if pair.kind is BookkeepingKind.DIRECTORY]
+    directories = [pair for pair in pairs if pair.kind is BookkeepingKind.DIRECTORY]
+    named = [(pair.left, pair.right) for pair in directories[:MOST_DIRECTORIES]]
     left, right = contexts
     return (
         replace(left, directories=tuple((name, name) for name, _ in named)),
