@@ -115,7 +115,7 @@ TOKEN = re.compile(
                 rf"\d{{1,2}}(?:\.\d{{1,9}})? ?{UNIT}(?![\w/=])",
                 rf"{_SIGNED}{_SPREAD} ?{UNIT}(?![\w/]|\s{{0,8}}=|:\s{{0,8}}[-\d.])",
             ),
-            _group(Form.NUMBER, rf"{_SIGNED}{_SPREAD}%?(?!\w)", r"(?<=[_-])1\d{9}(?![\w.])", r"(?<![\w.])nan(?!\w)"),
+            _group(Form.NUMBER, rf"{_SIGNED}{_SPREAD}%?(?!\w)", r"(?<=[_-])1\d{9}(?:\d{3}){0,3}(?!\w|\.\d)", r"(?<![\w.])nan(?!\w)"),
         )
     ),
     re.IGNORECASE,

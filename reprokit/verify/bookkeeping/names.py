@@ -89,7 +89,7 @@ RATED = _of(  # what is counted per second
     " instance instances graph graphs node nodes edge edges chunk chunks page pages line lines s ex"
 )
 DATES = _of(
-    "date dates datetime timestamp timestamps time times at on created create creation modified updated started start"
+    "date dates datetime timestamp timestamps ts time times at on created create creation modified updated started start"
     " starting begin began begun ended end finished finish completed complete saved when now today generated trained"
     " exported written launched logged since until starttime endtime stamp ctime mtime atime utc day clock from"
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from reprokit.verify.bookkeeping.forms import Form
 DAY = 86400
 MONTH = 31 * DAY  # clocks and time zones of machines and containers are off, and a replay may have a recorded calendar
 SMALLEST_ID = 1000  # a smaller number is a process id only if its name says so
+SHORTEST_NAME = 6  # characters of a directory's name that stands for it alone
 _PORTS = range(1024, 1 << 16)
 _DURATIONS = (Form.QUANTITY, Form.CLOCK)
 
@@ -78,10 +80,19 @@ def recognized(
     shape = shapes[0]
     if shape is None or shapes[1] is None or names.is_result(around):
         return None
+    if _are_names_of_directories(texts, contexts):
+        return BookkeepingKind.DIRECTORY
     for kind, accepted, rule in _TABLE:
         if all(shape in accepted for shape in shapes) and rule(name, texts[0], texts[1], shape, contexts):
             return kind
     return None
+
+
+def _are_names_of_directories(texts: list[str], contexts: Contexts) -> bool:
+    """Return whether both values are the names of one directory, which each run calls by another one."""
+    pairs = zip(*(context.directories for context in contexts), strict=False)
+    base_names = ([os.path.basename(pair[0]) for pair in sides] for sides in pairs)
+    return any(names_of_pair == texts for names_of_pair in base_names) and min(map(len, texts)) >= SHORTEST_NAME
 
 
 def resembles(name: ValueName, left: str, right: str, shapes: Shapes | None = None) -> BookkeepingKind | None:
@@ -127,9 +138,10 @@ def _is_date(name: ValueName, left: str, right: str, form: Form, contexts: Conte
     is_named = (
         is_first or name.position is Position.WITHIN or names.of_date(words) or names.of_date(names.words(name.behind))
     )
+    is_aside = name.position is Position.ASIDE and not words and not names.is_result(names.words(name.previous))
+    is_named = is_named or is_aside
     if form is Form.NUMBER:  # seconds since 1970
-        is_aside = name.position is Position.ASIDE and not words
-        is_named = (is_named or is_aside) and not names.is_metric(words)
+        is_named = is_named and not names.is_metric(words)
     is_written = is_first or name.position is Position.WITHIN  # at the time that it says
     return is_named and all(is_of_run(text, contexts, MONTH if is_written else DAY) for text in (left, right))
 
