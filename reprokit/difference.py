@@ -6,6 +6,7 @@ verdict of a node with children is derived from theirs, so that it can never con
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -16,6 +17,7 @@ class Verdict(Enum):
     """What came out of comparing one thing."""
 
     IDENTICAL = "identical"
+    BOOKKEEPING = "bookkeeping"  # only times, names and the like differ, which no training and no result depends on
     TOLERATED = "tolerated"  # not bitwise identical, and within the tolerance that was asked for
     DIFFERENT = "different"
     MISSING = "missing"  # one side has it, the other does not: counts as a difference
@@ -28,8 +30,13 @@ class Verdict(Enum):
         return self in (Verdict.DIFFERENT, Verdict.MISSING)
 
     @property
+    def is_same(self) -> bool:
+        """Whether it was compared, and nothing but bookkeeping differs."""
+        return self in (Verdict.IDENTICAL, Verdict.BOOKKEEPING)
+
+    @property
     def not_bitwise(self) -> bool:
-        """Whether bits differ, be it within a tolerance."""
+        """Whether bits differ, be it within a tolerance; those of bookkeeping do not count."""
         return self.differs or self is Verdict.TOLERATED
 
 
@@ -40,6 +47,27 @@ class Role(Enum):
     END = 1  # a run ended early
     CONSEQUENCE = 2  # it may follow from that
     IDLE = 3  # of the state of a generator that nothing drew from: it can be no cause
+
+
+class BookkeepingKind(Enum):
+    """What a value says of a run itself instead of its training: never the same in two runs."""
+
+    DURATION = "duration"
+    RATE = "rate"
+    DATE = "date"
+    PROCESS_ID = "process id"
+    PORT = "port"
+    ID = "id"
+    ADDRESS = "address"
+    PATH = "path"
+    DIRECTORY = "directory name"
+    TEMPORARY_NAME = "temporary name"
+    PROGRESS = "progress bar"
+
+    def counted(self, number: int) -> str:
+        """Return a number of these, such as "3 addresses"."""
+        ending = "" if number == 1 else "es" if self.value.endswith("s") else "s"
+        return f"{number} {self.value}{ending}"
 
 
 class Exclusion(Enum):
@@ -87,6 +115,8 @@ class Difference:
     role: Role = Role.OWN
     exclusion: Exclusion | None = None  # of NOT_RECORDED: left out on purpose
     ignored: tuple[IgnoredCount, ...] = ()  # what of it differs and does not count, as declared
+    kind: BookkeepingKind | None = None  # of BOOKKEEPING
+    count: int = 1  # of BOOKKEEPING: the number of values that the leaf stands for
 
     @property
     def verdict(self) -> Verdict:
@@ -96,7 +126,8 @@ class Difference:
         verdicts = {child.verdict for child in self.children}
         if any(verdict.differs for verdict in verdicts):
             return Verdict.DIFFERENT
-        for verdict in (Verdict.TOLERATED, Verdict.IGNORED, Verdict.INFORMATION, Verdict.IDENTICAL):
+        order = (Verdict.TOLERATED, Verdict.IGNORED, Verdict.INFORMATION, Verdict.BOOKKEEPING, Verdict.IDENTICAL)
+        for verdict in order:
             if verdict in verdicts:
                 return verdict
         return Verdict.NOT_RECORDED
@@ -117,6 +148,14 @@ class Difference:
         """Return the first leaf in causal order whose bits differ within the tolerance that was asked for."""
         return next((leaf for leaf in self.leaves() if leaf.verdict is Verdict.TOLERATED), None)
 
+    def bookkeeping(self) -> Counter[BookkeepingKind]:
+        """Return how many values of each kind differ that are recognized as bookkeeping."""
+        counts: Counter[BookkeepingKind] = Counter()
+        for leaf in self.leaves():
+            if leaf.kind is not None:
+                counts[leaf.kind] += leaf.count
+        return counts
+
 
 def counts_of_ignored(node: Difference) -> Iterator[IgnoredCount]:
     """Yield what was ignored of a node and of all below it."""
@@ -126,7 +165,10 @@ def counts_of_ignored(node: Difference) -> Iterator[IgnoredCount]:
 
 
 def overall(tree: Difference) -> Verdict:
-    """What came out of a whole comparison: different, within the tolerances that were asked for, or identical."""
+    """What came out of a whole comparison: different, within the tolerances that were asked for, or identical.
+
+    Bookkeeping does not count.
+    """
     if tree.verdict.differs:
         return Verdict.DIFFERENT
     return Verdict.TOLERATED if tree.first_tolerated() is not None else Verdict.IDENTICAL
@@ -158,6 +200,18 @@ def different(
 ) -> Difference:
     """Return a leaf for what differs, whose meaning is a sentence that names it and says its values."""
     return Difference(name, verdict, left, right, meaning, figures=figures or {}, is_sentence=True, lacking=lacking)
+
+
+def bookkeeping(name: str, left: str, right: str, kind: BookkeepingKind) -> Difference:
+    """Return a leaf for two values that only say something of the runs themselves."""
+    return Difference(name, Verdict.BOOKKEEPING, left, right, kind.value, kind=kind)
+
+
+def more_bookkeeping(name: str, counts: Mapping[BookkeepingKind, int]) -> Iterator[Difference]:
+    """Yield a leaf for each kind of bookkeeping that is only counted."""
+    for kind, count in counts.items():
+        meaning = f"{kind.counted(count)}, not named one by one"
+        yield Difference(f"{name}: more", Verdict.BOOKKEEPING, detail=meaning, kind=kind, count=count)
 
 
 def missing(name: str, left: str, right: str, meaning: str = "") -> Difference:

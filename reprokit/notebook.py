@@ -72,7 +72,8 @@ def verify(left: str | Path, right: str | Path) -> View:
     """Return whether two runs agree, bit for bit."""
     from reprokit.cli.ignores import IgnoreRequest
     from reprokit.verify.compare.runs import compare, require_whole
-    from reprokit.verify.show.comparison import causes, document, rows, verdict_line
+    from reprokit.verify.show.comparison import causes, document, rows
+    from reprokit.verify.verdict import verdict_line
 
     paths = _path(left), _path(right)
     for path in paths:

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from reprokit.artifacts import raw, tensors
 from reprokit.artifacts.descriptions import counted, described, tensor_difference, value_difference
-from reprokit.artifacts.elements import Blob, Format, Limits, NestedFile, Noise, Part, Source, TensorPart, Value
+from reprokit.artifacts.elements import (
+    Blob,
+    BookkeepingJudge,
+    Format,
+    Limits,
+    NestedFile,
+    Noise,
+    Part,
+    Source,
+    TensorPart,
+    Value,
+)
 from reprokit.artifacts.formats import FORMATS, HEAD, detect
 from reprokit.artifacts.ignored_parts import DeclaredParts, IgnoredParts
 from reprokit.artifacts.renamed_tensors import RenamedTensors, renamed
 from reprokit.artifacts.sources import verify
-from reprokit.difference import Difference, Verdict, group, missing
+from reprokit.difference import BookkeepingKind, Difference, Verdict, bookkeeping, group, missing, more_bookkeeping
 from reprokit.errors import ArtifactDamaged
 from reprokit.printable import listed
 from reprokit.tolerance import Tolerance
 
 MOST_LEAVES = 2000  # differences of one file that are listed individually
+MOST_KEYS = 100  # that are looked at beside a value
+MOST_BOOKKEEPING = 100  # the same of bookkeeping
 MOST_NOISE = 4
+LONGEST_TEXT = 1 << 16  # bytes of a text in which bookkeeping is looked for
+SHORT_NOISE = 100  # characters of the longest that is shown
 SAME = "same content"
 GENERAL = ("zip", "tar", "json", "text")  # formats that more specific formats are based on
 PACKED = ("joblib", "gzip", "bzip2", "xz")  # formats that compress a single file
@@ -40,6 +55,7 @@ class CompareOptions:
     values: Tolerance | None = None  # of single numbers in text
     limits: Limits = field(default_factory=Limits)
     declared: DeclaredParts | None = None  # what of a file is ignored where it differs
+    judge: BookkeepingJudge | None = None  # None: no value is bookkeeping
 
 
 @dataclass(frozen=True)
@@ -216,8 +232,11 @@ class _Comparison:
         self._format = format_
         self._ignored = IgnoredParts(MOST_LEAVES)
         self._differences: list[tuple[int, Difference]] = []
+        self._bookkeeping: list[tuple[int, Difference]] = []
+        self._more_bookkeeping: Counter[BookkeepingKind] = Counter()
         self._differing: Counter[str] = Counter()
         self._compared: Counter[str] = Counter()
+        self._keys: dict[str, list[str]] = defaultdict(list)  # of the left file, by what they stand below
         self._beyond = 0  # differing parts that the tolerance does not accept
         self._tolerated: set[str] = set()  # names of the lists of numbers that are within the tolerance
         self._noise: list[str] = []
@@ -227,6 +246,8 @@ class _Comparison:
     def of(self, left: Iterator[tuple[Key, Part]], right: Iterator[tuple[Key, Part]]) -> Difference:
         """Return the tree of differences; parts are matched by key, in the order of the left file."""
         index = {key: (number, part) for number, (key, part) in enumerate(left)}
+        if self._options.judge is not None:
+            self._note_keys(name for name, _ in index)
         right_only = RenamedTensors(self._options.limits)
         for number, (key, part) in enumerate(right):
             position, left_part = index.pop(key, (number, None))
@@ -240,11 +261,17 @@ class _Comparison:
             self._add(position, None, part)
         return self._tree()
 
+    def _note_keys(self, names: Iterable[str]) -> None:
+        """Keep the keys below each path, which stand beside a value."""
+        for name in names:
+            parent, _, key = name.rpartition("/")
+            self._keys[parent] += [key] if len(self._keys[parent]) < MOST_KEYS else []
+
     def _add(self, position: int, left: Part | None, right: Part | None) -> None:
         if isinstance(left or right, Noise) and isinstance(right or left, Noise):
             texts = [part.text if isinstance(part, Noise) else "" for part in (left, right)]
             if texts[0] != texts[1]:
-                self._noise.append((left or right).name)  # type: ignore[union-attr]
+                self._add_noise(position, left or right, texts)  # type: ignore[arg-type]
             return
         kind = _KINDS[type(left or right)]
         self._compared[kind] += 1
@@ -256,7 +283,9 @@ class _Comparison:
             self._ignored.add(difference, position)
             return
         if difference is None or not difference.verdict.not_bitwise:
-            if difference is not None and difference.detail:  # such as the noise of a nested file
+            if difference is not None and difference.verdict is Verdict.BOOKKEEPING:
+                self._add_bookkeeping(position, difference)
+            elif difference is not None and difference.detail:  # such as the noise of a nested file
                 name = difference.name.removeprefix(f"{self._name}/")
                 self._noise.append(f"{name} ({difference.figures.get(OTHER, difference.detail)})")
             sources = [getattr(part, "source", None) for part in (left, right)]
@@ -266,6 +295,20 @@ class _Comparison:
         self._beyond += difference.verdict.differs
         if sum(self._differing.values()) <= MOST_LEAVES:
             self._differences.append((position, difference))
+
+    def _add_noise(self, position: int, part: Noise, texts: list[str]) -> None:
+        """Count what a container added; where a judge is asked, times and ids of the run are bookkeeping."""
+        if part.kind is not None and self._options.judge is not None:
+            shown = [text if len(text) <= SHORT_NOISE else "" for text in texts]
+            self._add_bookkeeping(position, bookkeeping(f"{self._name}/{part.name}", shown[0], shown[1], part.kind))
+        else:
+            self._noise.append(part.name)
+
+    def _add_bookkeeping(self, position: int, difference: Difference) -> None:
+        if len(self._bookkeeping) < MOST_BOOKKEEPING:
+            self._bookkeeping.append((position, difference))
+        else:
+            self._more_bookkeeping.update(difference.bookkeeping())
 
     def _pair(self, left: Part | None, right: Part | None) -> Difference | None:
         if left is None or right is None:
@@ -278,7 +321,7 @@ class _Comparison:
         if isinstance(left, Value) and isinstance(right, Value):
             return self._values(name, left, right)
         if isinstance(left, Blob) and isinstance(right, Blob):
-            return None if raw.same(left.source, right.source) else raw.difference(name, left.source, right.source)
+            return self._blobs(name, left, right)
         if isinstance(left, NestedFile) and isinstance(right, NestedFile):
             return self._nested(name, left, right)
         return Difference(name, Verdict.DIFFERENT, described(left), described(right), "a part of another kind")
@@ -303,6 +346,9 @@ class _Comparison:
 
     def _values(self, name: str, left: Value, right: Value) -> Difference | None:
         difference = value_difference(name, left.text, right.text, tolerance=self._options.values)
+        if difference is not None and self._options.judge is not None:
+            texts, beside = (left.text, right.text), tuple(self._keys[left.name.rpartition("/")[0]])
+            difference = judged_value(self._options.judge, difference, left.name, texts, beside)
         if (
             difference is not None
             and left.name.endswith(AS_WRITTEN)
@@ -310,6 +356,17 @@ class _Comparison:
         ):
             return replace(difference, judged=Verdict.TOLERATED, detail="the digest of numbers within the tolerance")
         return difference
+
+    def _blobs(self, name: str, left: Blob, right: Blob) -> Difference | None:
+        if raw.same(left.source, right.source):
+            return None
+        judge = self._options.judge
+        if judge is not None and max(left.source.size, right.source.size) <= LONGEST_TEXT:
+            texts = [blob.source.read(0, LONGEST_TEXT).decode("utf-8", "surrogateescape") for blob in (left, right)]
+            difference = judge.value(name, left.name.removesuffix(" (contents)"), (texts[0], texts[1]))
+            if difference is not None:
+                return difference
+        return raw.difference(name, left.source, right.source)
 
     def _nested(self, name: str, left: NestedFile, right: NestedFile) -> Difference:
         names = [part.name or _unpacked_name(file) for part, file in zip((left, right), self._files, strict=True)]
@@ -332,29 +389,50 @@ class _Comparison:
             self._tolerated.add(left.name.removesuffix(NUMBERS))
         if not statistics.differing:
             return None
-        return tensor_difference(name, left, right, statistics, self._options.tolerance)
+        difference = tensor_difference(name, left, right, statistics, self._options.tolerance)
+        if self._options.judge is None:
+            return difference
+        texts, path = (difference.left, difference.right), left.name.removesuffix(NUMBERS)
+        return self._options.judge.numbers(name, path, texts, statistics.differing) or difference
 
     def _tree(self) -> Difference:
         if not self._beyond:
             for source in self._identical.values():
                 verify(source)
-        if not self._differing and not self._ignored.count:
+        if not self._differing and not self._ignored.count and not self._bookkeeping:
             return _equal_content(self._name, self._noise_text())
-        named = sorted([*self._differences, *self._ignored.children(self._name)], key=lambda pair: pair[0])
-        children = [child for _, child in named]
+        named = [*self._differences, *self._bookkeeping, *self._ignored.children(self._name)]
+        children = [child for _, child in sorted(named, key=lambda pair: pair[0])]
+        children += more_bookkeeping(self._name, self._more_bookkeeping)
         if (more := sum(self._differing.values()) - len(self._differences)) > 0:
             verdict = Verdict.DIFFERENT if self._beyond else Verdict.TOLERATED
             children.append(Difference(f"{self._name}: {more} more", verdict, detail="not named one by one"))
         counted_kinds = [counted(n, self._compared[kind], kind) for kind, n in sorted(self._differing.items())]
-        counts = "; ".join(filter(None, (*counted_kinds, self._ignored.words)))
-        return group(
-            self._name, tuple(children), counts + (f"; also in {noise}" if (noise := self._noise_text()) else "")
-        )
+        counts = "; ".join(filter(None, (*counted_kinds, self._ignored.words))) or "the same but for bookkeeping"
+        noise = self._noise_text()
+        return group(self._name, tuple(children), counts + (f"; also in {noise}" if noise else ""))
 
     def _noise_text(self) -> str:
         if not self._noise or not self._reports_noise:
             return ""
         return listed(self._noise, MOST_NOISE)
+
+
+def judged_value(
+    judge: BookkeepingJudge,
+    difference: Difference,
+    path: str,
+    texts: tuple[str, str],
+    beside: tuple[str, ...] = (),
+    *,
+    is_row: bool = False,
+) -> Difference:
+    """Return the difference of two values as bookkeeping if it is that, else with advice if it looks so."""
+    result = judge.value(difference.name, path, texts, beside, is_row=is_row)
+    if result is not None or not difference.verdict.differs:
+        return result or difference
+    advice = judge.advice(path, texts)
+    return replace(difference, detail=f"{difference.detail}; {advice}") if advice else difference
 
 
 def _equal_content(name: str, other: str) -> Difference:

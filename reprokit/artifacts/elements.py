@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+from reprokit.difference import BookkeepingKind, Difference
+
 
 class Source(Protocol):
     """Bytes with random access: a file, a member of an archive, or a slice of either."""
@@ -83,9 +85,42 @@ class Noise:
 
     name: str
     text: str
+    kind: BookkeepingKind | None = None  # of what says something of the run that wrote it
 
 
 Part: TypeAlias = TensorPart | Value | Blob | NestedFile | Noise
+
+
+class LineJudge(Protocol):
+    """Judges the pairs of lines of two texts, from the first pair on."""
+
+    def line(self, title: str, left: str, right: str) -> Difference | None:
+        """Return the difference of two lines if it is bookkeeping alone."""
+
+    @property
+    def advice(self) -> str:
+        """Return what to do where the last pair only looked like bookkeeping; else an empty text."""
+
+
+class BookkeepingJudge(Protocol):
+    """Tells values that differ in every run, such as times, from results: a part of comparing runs, not files."""
+
+    def value(
+        self, title: str, path: str, texts: tuple[str, str], beside: tuple[str, ...] = (), *, is_row: bool = False
+    ) -> Difference | None:
+        """Return the difference of two values if it is bookkeeping.
+
+        The path is that within the file, the last key being the value's name; `beside` are the keys next to it.
+        """
+
+    def numbers(self, title: str, path: str, texts: tuple[str, str], count: int) -> Difference | None:
+        """Return the difference of two lists of numbers if they are bookkeeping."""
+
+    def advice(self, path: str, texts: tuple[str, str]) -> str:
+        """Return what to do where two values only look like bookkeeping; else an empty text."""
+
+    def lines(self) -> LineJudge:
+        """Return a judge of the lines of the file."""
 
 
 @dataclass

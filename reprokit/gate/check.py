@@ -55,7 +55,7 @@ from reprokit.verify.compare.entropy import percent_exact
 from reprokit.verify.compare.ranks import RankState
 from reprokit.verify.compare.runs import Comparison, compare
 from reprokit.verify.ignores import Ignores, IgnoreUse, together
-from reprokit.verify.show.comparison import sentence
+from reprokit.verify.verdict import counted_bookkeeping, sentence
 from reprokit.version import VERSION
 
 BARE_RUNS = 3  # number of bare runs, in turn with recordings, to measure the overhead
@@ -470,6 +470,9 @@ def _leaf_cases(suite: str, comparison: Comparison) -> Iterator[Case]:
     for category in comparison.tree.children:
         if category.name not in COMPARED:
             continue
+        if counts := category.bookkeeping():
+            words = f"only bookkeeping: {counted_bookkeeping(counts)}"
+            yield Case(suite=suite, name=f"{category.name}: bookkeeping", outcome=PASSED, right=words)
         for leaf in category.leaves():
             if leaf.verdict.not_bitwise or leaf.verdict is Verdict.IDENTICAL:
                 room -= 1

@@ -16,7 +16,15 @@ NOT_COMPARED: Final = "not-compared"  # one run alone, or nothing in two that ca
 Outcome = Literal["identical", "different", "tolerated", "failed", "not-compared"]  # failed: equal, but not completed
 ExecutedBy = Literal["signer", "unknown"]  # the process that made this, or nobody that it knows of
 Judgment = Literal[
-    "identical", "different", "tolerated", "missing", "ignored", "information", "not-recorded", "not-compared"
+    "identical",
+    "bookkeeping",
+    "different",
+    "tolerated",
+    "missing",
+    "ignored",
+    "information",
+    "not-recorded",
+    "not-compared",
 ]
 
 

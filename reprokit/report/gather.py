@@ -39,6 +39,7 @@ from reprokit.verify.show import comparison as comparisons
 from reprokit.verify.show import entropy_requests
 from reprokit.verify.show.overview import proof_in_words
 from reprokit.verify.show.summary import RunSummary, not_covered, summarize, warnings
+from reprokit.verify.verdict import sentence, shortened, verdict_line
 from reprokit.version import VERSION
 
 MAX_ITEMS = 200_000  # items of all categories; further ones are only counted
@@ -164,9 +165,9 @@ def _verdict(
     outcome = _outcome(comparison, has_failed=has_failed)
     return audit.ReportVerdict(
         outcome=outcome,
-        sentence=_sentence(comparisons.verdict_line(comparison), outcome),
+        sentence=_sentence(verdict_line(comparison), outcome),
         counts=_counts(comparison),
-        first_difference="" if first is None else comparisons.sentence(first),
+        first_difference="" if first is None else sentence(first),
         causes=tuple(comparisons.causes(comparison)),
     )
 
@@ -184,7 +185,10 @@ def _counts(comparison: Comparison) -> dict[str, int]:
     """Return the number of compared items by verdict, without the environment, which decides nothing."""
     leaves = (leaf for child in comparison.tree.children if child.name != ENVIRONMENT for leaf in child.leaves())
     counts = Counter(leaf.verdict for leaf in leaves)
-    decided = (Verdict.IDENTICAL, Verdict.TOLERATED, Verdict.IGNORED, Verdict.DIFFERENT, Verdict.MISSING)
+    decided = (
+        *(Verdict.IDENTICAL, Verdict.BOOKKEEPING, Verdict.TOLERATED, Verdict.IGNORED),
+        *(Verdict.DIFFERENT, Verdict.MISSING),
+    )
     return {verdict.value: counts[verdict] for verdict in decided if counts[verdict]}
 
 
@@ -234,7 +238,7 @@ def _categories(comparison: Comparison | None, *, is_alone: bool) -> Iterator[au
             continue
         items = tuple(islice(_items(child, "", is_alone=is_alone), room))
         room -= len(items)
-        summary = "" if is_alone else comparisons.shortened(comparisons.headline(child))
+        summary = "" if is_alone else shortened(comparisons.headline(child))
         yield audit.Category(name=child.name, verdict=_judgment(child, is_alone), summary=summary, items=items)
 
 

@@ -21,6 +21,7 @@ EXECUTED = {
 }
 JUDGMENTS = {
     "identical": "identical",
+    "bookkeeping": "the same but for bookkeeping",
     "different": "different",
     "missing": "on one side only",
     "tolerated": "within tolerance",
@@ -31,6 +32,7 @@ JUDGMENTS = {
 }
 _GLYPHS = {
     "identical": "\N{CHECK MARK} ",
+    "bookkeeping": "\N{CHECK MARK} ",
     "different": "\N{MULTIPLICATION X} ",
     "missing": "\N{MULTIPLICATION X} ",
     "tolerated": "\N{ALMOST EQUAL TO} ",

@@ -80,7 +80,9 @@ class Compared(_Part, frozen=True):
     """One thing that was compared, by value or digest."""
 
     name: str
-    verdict: Literal["identical", "different", "tolerated", "missing", "ignored", "information", "not-recorded"]
+    verdict: Literal[
+        "identical", "bookkeeping", "different", "tolerated", "missing", "ignored", "information", "not-recorded"
+    ]
     first: str
     second: str
 

@@ -86,7 +86,7 @@ def _test_result(facts: AuditFacts, rerun: Rerun) -> TestResult:
     return TestResult(
         result=rerun.result,  # type: ignore[arg-type]
         configuration=rerun.materials,
-        passed_tests=_names(facts, "identical"),
+        passed_tests=_names(facts, "identical", "bookkeeping"),
         warned_tests=_names(facts, "tolerated", "ignored"),
         failed_tests=_names(facts, "different", "missing"),
         rerun=rerun,

@@ -254,7 +254,10 @@ def alternatives(
                 if cure.patch is None and cure.does:
                     yield f"{finding.subject}{place(finding)}: {cure.does}" + (f" ({cure.cost})" if cure.cost else "")
     if outcomes and outcomes[-1].categories == ["outputs"] and outcomes[-1].volatile:
-        yield "only files differ, by what looks like a time or a path: that is no result; write such a file below /tmp"
+        yield (
+            "only files differ, by what looks like a time or an id: if that is no result, write such a file below /tmp,"
+            " or leave it out by --ignore GLOB:KEY of reprokit verify"
+        )
     withheld = max((attempt.withheld for attempt in attempts), default=0)
     if withheld:
         yield (

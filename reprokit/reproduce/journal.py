@@ -79,7 +79,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     causes: list[str] = []  # of the surroundings, what can be why
     notes: list[str] = []
     workers: int | None = None  # of a DataLoader in the left run, where the right one had another number
-    volatile: bool = False  # whether all named differences are texts in which times or temporary names vary
+    volatile: bool = False  # whether all named differences are texts in which what looks like times or ids varies
     ignored: list[str] = []  # what was declared that it may differ, and how often that applied
     leftovers: list[str] = []  # files of one run by which the other did not start from the same state
 

@@ -28,14 +28,15 @@ from reprokit.questions.proof import prove
 from reprokit.recipe import RecipeSettings, planned
 from reprokit.reproduce.journal import Attempt, Kind, Outcome, PatchOutcome
 from reprokit.rundir import RunDirectory
-from reprokit.verify.compare.printed_lines import LineContext, varying
+from reprokit.verify.bookkeeping.recognition import RunContext
+from reprokit.verify.compare.printed_lines import LineComparer
 from reprokit.verify.compare.runs import Comparison, compare
 from reprokit.verify.ignores import Ignores
-from reprokit.verify.show.comparison import causes, headline, shortened, verdict_line
+from reprokit.verify.show.comparison import causes, headline
+from reprokit.verify.verdict import shortened, verdict_line
 
 RUNS = "runs"
 WORKERS = re.compile(r"compute\.loader#\d+\.workers")  # as verify names what a run computed with
-VOLATILE = frozenset({"times", "temporary names"})  # kinds of text whose variation is no result
 REPEATS = 30  # of each operator call, in a profile
 # Settings, orders of completion, reads of the clock and operators: nothing is timed, and only races are measured.
 OBSERVED = ProfilingFacts(functions=False, system_calls=WITHOUT_SYSTEM_CALLS, confirm=REPEATS, racing_only=True)
@@ -228,12 +229,15 @@ def _outcome(left: Attempt, right: Attempt, comparison: Comparison, left_over: l
 
 
 def _is_volatile(comparison: Comparison) -> bool:
-    """Return whether all differences are texts in which only times or temporary names vary; unnamed lines aside."""
+    """Return whether all differences are texts in which what varies first looks like a time, an id or the like."""
     runs = comparison.left.run, comparison.right.run
-    left, right = (LineContext(started=timestamp(run.started) or 0.0) for run in runs)
+    left, right = (RunContext(started=timestamp(run.started) or 0.0) for run in runs)
+    comparer = LineComparer((left, right))
     leaves = [leaf for leaf in comparison.tree.leaves() if leaf.verdict.differs and (leaf.left or leaf.right)]
-    kinds = [varying(leaf.left, leaf.right, (left, right)) for leaf in leaves]
-    return bool(kinds) and all(kind is not None and kind <= VOLATILE for kind in kinds)
+    are_alike = [
+        comparer.compare(leaf.left, leaf.right) is not None or comparer.look_alike is not None for leaf in leaves
+    ]
+    return bool(are_alike) and all(are_alike)
 
 
 def _workers(comparison: Comparison) -> int | None:

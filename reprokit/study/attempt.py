@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from reprokit import rundir
-from reprokit.difference import Difference, Side, Verdict
+from reprokit.difference import Difference, Side
 from reprokit.errors import NothingComparable, ReprokitError
 from reprokit.launch.interruption import WATCHED, Interrupted, Interruption
 from reprokit.launch.kernel import end_with_parent
@@ -276,10 +276,10 @@ def compared(task: PairTask, first: RunResult, second: RunResult) -> PairResult:
 def _of_comparison(bare: PairResult, comparison: Comparison, *, together: bool) -> PairResult:
     children = [child for child in comparison.tree.children if not (together and child.name in FILE_CATEGORIES)]
     differing = [child.name for child in children if child.verdict.differs]
-    judged = any(child.verdict is Verdict.IDENTICAL for child in children if child.name in (*PROCESS, EVALUATION))
+    judged = any(child.verdict.is_same for child in children if child.name in (*PROCESS, EVALUATION))
     is_known = bool(differing) or not together or judged
     from reprokit.verify.compare.runs import not_loaded
-    from reprokit.verify.show.comparison import shortened, verdict_line
+    from reprokit.verify.verdict import shortened, verdict_line
 
     sides: tuple[tuple[RunFile, Side], ...] = (comparison.left.run, "left"), (comparison.right.run, "right")
     expected = {text for side in sides for state, text in not_loaded(*side) if state.code in EXPECTED}
@@ -310,7 +310,7 @@ def _equal(children: Iterable[Difference]) -> bool | None:
     verdicts = [child.verdict for child in children]
     if any(verdict.differs for verdict in verdicts):
         return False
-    return True if Verdict.IDENTICAL in verdicts else None
+    return True if any(verdict.is_same for verdict in verdicts) else None
 
 
 def _with_differences(result: PairResult, task: PairTask, first: RunResult, second: RunResult) -> PairResult:

@@ -17,7 +17,7 @@ import numpy
 
 from reprokit import console, rundir, sample_ledgers, trails
 from reprokit.console import ConsoleHead, PrintedPiece, ProcessConsole
-from reprokit.model.outputs import OutputFile, OutputsFile
+from reprokit.model.outputs import OutputFile, OutputLink, OutputsFile
 from reprokit.model.run import FINISHED, Fidelity, ProfileFacts, ReplayOf, RunFile
 from reprokit.model.states import LOADED, ON, Switch
 from reprokit.rundir import write_json
@@ -73,6 +73,7 @@ class Building:
     tables: dict[str, list[Table]] = field(default_factory=dict)  # of the trails, by process
     printed: dict[str, list[PrintedPiece]] = field(default_factory=dict)  # by process
     ledgers: dict[str, bytes] = field(default_factory=dict)  # files of samples
+    links: list[OutputLink] = field(default_factory=list)
 
     @property
     def began(self) -> float:
@@ -141,7 +142,7 @@ class Building:
             self.write_console()
         if self.environment:
             write_json(self.path / rundir.ENVIRONMENT, self.environment)
-        write_json(self.path / rundir.OUTPUTS, OutputsFile(files=self.outputs))
+        write_json(self.path / rundir.OUTPUTS, OutputsFile(files=self.outputs, links=self.links))
         write_json(self.path / rundir.RUN, self.run)
         return self.path
 

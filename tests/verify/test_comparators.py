@@ -662,12 +662,21 @@ class TestConsole:
         pair[0].printed, pair[1].printed = self.printed(one, other, third), self.printed(third, other, one)
         assert first(pair)[0] == "console"
 
-    def test_times_are_left_out_and_counted(self, pair: Pair, compared: Compare) -> None:
-        pair[0].printed = self.printed((0, "m", b"loss 0.75 in 3 s\nnext 4 s\n"))
-        pair[1].printed = self.printed((0, "m", b"loss 0.75 in 4 s\nnext 5 s\n"))
+    def test_times_are_listed_and_no_difference(self, pair: Pair, compared: Compare) -> None:
+        pair[0].printed = self.printed((0, "m", b"loss 0.75 in 3 s\nsaving took 4 s\n"))
+        pair[1].printed = self.printed((0, "m", b"loss 0.75 in 4 s\nsaving took 5 s\n"))
         comparison = compared(pair)
         assert comparison.identical
-        assert comparison.notes == ("stdout: not compared, as they are not the same in two runs: 2 lines in times",)
+        assert comparison.notes == ()
+        listed = [(leaf.name, leaf.left, leaf.right) for leaf in comparison.tree.leaves() if leaf.kind is not None]
+        assert listed == [("stdout: line 1", "3 s", "4 s"), ("stdout: line 2", "4 s", "5 s")]
+
+    def test_a_time_that_nothing_names_is_a_difference_with_advice(self, pair: Pair, first: First) -> None:
+        pair[0].printed = self.printed((0, "m", b"braking 4.1 s\n"))
+        pair[1].printed = self.printed((0, "m", b"braking 4.2 s\n"))
+        detail = first(pair)[1].detail
+        assert "4.1 s and 4.2 s may be a duration" in detail
+        assert "--ignore-console REGEX" in detail
 
     def test_a_run_of_which_nothing_was_kept(self, pair: Pair, compared: Compare) -> None:
         pair[1].printed = {}

@@ -17,9 +17,10 @@ from reprokit.difference import Difference, Role, Verdict
 from reprokit.errors import RunDamaged, RunNotFound, RunTooNew
 from reprokit.model.states import WITH_GRADIENTS, WITHOUT_TRAIL
 from reprokit.verify.compare.runs import Comparison, compare
-from reprokit.verify.show.comparison import causes, document, verdict_line
+from reprokit.verify.show.comparison import causes, document
 from reprokit.verify.show.summary import document as document_of_run
 from reprokit.verify.show.summary import summarize
+from reprokit.verify.verdict import verdict_line
 from tests.support import Reprokit, rest_slow, training_text
 from tests.trails import UNSTEADY_PARAMETERS, Table, list_digest, write
 

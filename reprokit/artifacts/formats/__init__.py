@@ -156,6 +156,9 @@ FORMATS: tuple[Format, ...] = (
         _reader("tensorflow_messages", "saved_model"),
         is_model=True,
     ),
+    Format("ydf forest", _begins(rb"\x08", r"random_forest_header\.pb\Z"), _reader("ydf", "forest")),
+    Format("ydf model", _begins(rb"\x0a.[A-Z_]{3,60}\x10", r"header\.pb\Z"), _reader("ydf", "model")),
+    Format("ydf data", _begins(rb"\x0a", r"data_spec\.pb\Z"), _reader("ydf", "data")),
     Format("fingerprint", _begins(b"", r"fingerprint\.pb\Z"), _reader("tensorflow_messages", "fingerprint")),
     Format("graph", _meta_graph, _reader("tensorflow_messages", "meta_graph")),
     Format("onnx", _begins(rb"\x08", r"\.onnx\Z"), _reader("onnx"), has_siblings=True, is_model=True),
@@ -176,6 +179,7 @@ FORMATS: tuple[Format, ...] = (
         _by_library("HDF5", "h5py", "hdf5"),
         is_model=True,
     ),
+    Format("sqlite", _begins(rb"SQLite format 3\0"), _by_library("SQLite", "sqlite3", "sqlite")),
     Format("arrow", _begins(rb"PAR1|ARROW1"), _by_library("Arrow", "pyarrow", "arrow")),
     Format(
         "safetensors",
@@ -198,6 +202,7 @@ FORMATS: tuple[Format, ...] = (
     Format("json lines", _text(name=r"\.(?:jsonl|ndjson)\Z"), _as_bytes, pairwise="compare_json_lines"),
     Format("notebook", _text(rb"\s*\{", r"\.ipynb\Z"), _reader("json", "notebook"), root="value"),
     Format("json", _text(name=r"\.json\Z"), _reader("json"), root="value"),
+    Format("json text", _text(rb'\{\s*"'), _as_bytes, pairwise="compare_json_text"),
     Format("csv", _text(name=r"\.[ct]sv\Z"), _as_bytes, pairwise="compare_tables"),
     Format("text", _text(), _as_bytes, pairwise="compare"),
 )

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from reprokit import untrusted_json
-from reprokit.artifacts.elements import Limits, Noise, Part, Source, TensorPart, Value
+from reprokit.artifacts.elements import Limits, NestedFile, Noise, Part, Source, TensorPart, Value
+from reprokit.artifacts.formats import PICKLE
 from reprokit.artifacts.sources import BytesSource, read_whole
+from reprokit.difference import BookkeepingKind
 from reprokit.errors import ArtifactDamaged
 
 CATBOOST = "catboost_version_info"  # a key in the info of a model
@@ -40,7 +43,16 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
 def notebook(source: Source, limits: Limits) -> Iterator[Part]:
     """Yield the values of a Jupyter notebook; times of execution and random cell ids are noise."""
     for part in values("value", loads(read_whole(source, LARGEST), "it"), limits.nesting):
-        yield Noise(part.name, part.text) if isinstance(part, Value) and VOLATILE.fullmatch(part.name) else part
+        is_volatile = isinstance(part, Value) and VOLATILE.fullmatch(part.name) is not None
+        yield _of_execution(part) if is_volatile else part
+
+
+def _of_execution(part: Part) -> Noise:
+    """Return a value that a notebook gets at each execution."""
+    assert isinstance(part, Value)
+    key = part.name.rpartition("/")[2]
+    kinds = {"id": BookkeepingKind.ID, "duration": BookkeepingKind.DURATION}
+    return Noise(part.name, part.text, kinds.get(key, BookkeepingKind.DATE))
 
 
 def values(name: str, value: Any, nesting: int) -> Iterator[Part]:
@@ -59,6 +71,24 @@ def values(name: str, value: Any, nesting: int) -> Iterator[Part]:
     elif isinstance(value, list):
         for index, inner in enumerate(value):
             yield from values(f"{path}{index}", inner, nesting - 1)
+
+
+def embedded(parts: Iterable[Part]) -> Iterator[Part]:
+    """Yield the parts of a document; of pickles in base64, as Stable-Baselines3 writes them, what they hold."""
+    for part in parts:
+        pickle = _pickle(part.text) if isinstance(part, Value) else None
+        yield part if pickle is None else NestedFile(f"{part.name}/pickle", BytesSource(pickle))
+
+
+def _pickle(text: str) -> bytes | None:
+    """Return the bytes of a pickle in base64; None for other values."""
+    if not text.startswith('"gA'):  # protocol 2 or later
+        return None
+    try:
+        data = base64.b64decode(text[1:-1], validate=True)
+    except ValueError:
+        return None
+    return data if re.match(PICKLE, data, re.DOTALL) and data.endswith(b".") else None
 
 
 def escaped(key: str) -> str:

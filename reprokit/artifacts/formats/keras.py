@@ -9,6 +9,7 @@ from reprokit.artifacts.elements import Limits, Noise, Part, Source, Value
 from reprokit.artifacts.formats import json as json_format
 from reprokit.artifacts.formats import zip as zip_format
 from reprokit.artifacts.sources import read_whole
+from reprokit.difference import BookkeepingKind
 from reprokit.errors import ArtifactDamaged
 
 METADATA, CONFIGURATION = "metadata.json", "config.json"
@@ -26,7 +27,8 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
             continue
         text = read_whole(member.source, limits.text, member.name).decode("utf-8", "surrogateescape")
         for part in values(member.name, text, limits):
-            yield Noise(part.name, part.text) if part.name == DATE and isinstance(part, Value) else part
+            is_date = part.name == DATE and isinstance(part, Value)
+            yield Noise(part.name, part.text, BookkeepingKind.DATE) if is_date else part  # type: ignore[union-attr]
 
 
 def values(name: str, text: str, limits: Limits) -> Iterator[Part]:

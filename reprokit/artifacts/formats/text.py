@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import zip_longest
 from typing import TypeAlias
 
-from reprokit.artifacts.compare import CompareOptions
+from reprokit.artifacts.compare import CompareOptions, compare_parts, judged_value
 from reprokit.artifacts.descriptions import first_difference, value_difference
 from reprokit.artifacts.elements import Part, Source, TensorPart, Value
 from reprokit.artifacts.formats import json
@@ -18,13 +19,14 @@ from reprokit.artifacts.formats.line_alignment import LineAlignment
 from reprokit.artifacts.formats.line_keys import LineKeys
 from reprokit.artifacts.ignored_parts import DeclaredParts, IgnoredParts
 from reprokit.artifacts.sources import BLOCK, SourceStream
-from reprokit.difference import Difference, Verdict, group, missing
+from reprokit.difference import BookkeepingKind, Difference, Verdict, group, missing, more_bookkeeping
 from reprokit.errors import ArtifactDamaged
 from reprokit.tolerance import Tolerance
 
 NESTING = 100  # levels of the JSON in a line
 NAMED = 20  # lines that are listed individually
 CONTEXT = 40  # characters before the first difference of long lines
+BOOKKEEPING_NAMED = 50  # the same of bookkeeping
 CELLS_NAMED = 50  # cells that are listed individually
 UNNAMED = "not named one by one"
 LONGEST_ROW = 1 << 20  # characters
@@ -34,7 +36,37 @@ LineComparison: TypeAlias = "Callable[[str, str | None, str | None], Difference 
 
 def compare(name: str, left: Source, right: Source, options: CompareOptions) -> Difference:
     """Compare two texts line by line."""
-    return _by_lines(name, left, right, options, _line)
+    return _by_lines(name, left, right, options, lambda: _line_comparison(options))
+
+
+def _line_comparison(options: CompareOptions) -> LineComparison:
+    """Return a function that compares the lines of one pair of texts."""
+    if options.judge is None:
+        return _line
+    judge = options.judge.lines()
+
+    def compare_line(name: str, left: str | None, right: str | None) -> Difference | None:
+        if left is None or right is None:
+            return _line(name, left, right)
+        result = judge.line(name, left, right)
+        if result is not None:
+            return result
+        difference = _line(name, left, right)
+        assert difference is not None
+        return replace(difference, detail=f"{difference.detail}; {judge.advice}") if judge.advice else difference
+
+    return compare_line
+
+
+def compare_json_text(name: str, left: Source, right: Source, options: CompareOptions) -> Difference:
+    """Compare two texts that look like JSON value by value where bookkeeping is asked for, else line by line."""
+    if options.judge is None:
+        return compare(name, left, right, options)
+    try:
+        left_parts, right_parts = (list(json.embedded(json.read(side, options.limits))) for side in (left, right))
+    except ArtifactDamaged:
+        return compare(name, left, right, options)
+    return compare_parts(name, left_parts, right_parts, options)
 
 
 def compare_json_lines(name: str, left: Source, right: Source, options: CompareOptions) -> Difference:
@@ -47,11 +79,11 @@ def compare_json_lines(name: str, left: Source, right: Source, options: CompareO
             left_values, right_values = _values_by_path(left_line), _values_by_path(right_line)
         except ArtifactDamaged:
             return _line(place, left_line, right_line)
-        differing = _values(place, left_values, right_values, options.values)
+        differing = _values(place, left_values, right_values, options)
         leaves = tuple(_declared(leaf, f"{name}/{key}", options.declared) for key, leaf in differing)
         return group(place, leaves) if leaves else None
 
-    return _by_lines(name, left, right, options, compare_line)
+    return _by_lines(name, left, right, options, lambda: compare_line)
 
 
 def _values_by_path(line: str) -> dict[str, str]:
@@ -65,21 +97,29 @@ def _text(part: Part) -> str:
 
 
 def _values(
-    name: str, left: dict[str, str], right: dict[str, str], tolerance: Tolerance | None
+    name: str, left: dict[str, str], right: dict[str, str], options: CompareOptions
 ) -> Iterator[tuple[str, Difference]]:
     """Yield the differences of two documents, with the paths of the values."""
+    beside = tuple(left)
     for path in {**left, **right}:
         title, texts = f"{name}/{path}" if path else name, (left.get(path, ""), right.get(path, ""))
         if path not in left or path not in right:
             yield path, missing(title, *texts, f"only the {'left' if path in left else 'right'} line has it")
-        elif (difference := value_difference(title, *texts, tolerance=tolerance)) is not None:
-            yield path, difference
+        elif (difference := value_difference(title, *texts, tolerance=options.values)) is not None:
+            judge = options.judge
+            judged = judge is not None and judged_value(judge, difference, path, texts, beside, is_row=True)
+            yield path, judged or difference
 
 
 def _by_lines(
-    name: str, left: Source, right: Source, options: CompareOptions, compare_line: LineComparison
+    name: str, left: Source, right: Source, options: CompareOptions, comparison: Callable[[], LineComparison]
 ) -> Difference:
     """Compare the aligned lines of two texts; lines in only one of them are reported as missing."""
+    if options.judge is not None:
+        by_place = _place_by_place(name, left, right, options, comparison())
+        if by_place is not None:
+            return by_place
+    compare_line = comparison()
     aligned = LineAlignment(lines(left, options.limits.text), lines(right, options.limits.text))
     differences = _TextDifferences(NAMED)
     keys = None if options.declared is None else LineKeys(name, left, right, options.limits.text)
@@ -96,23 +136,49 @@ def _by_lines(
     return differences.tree(name, "lines", lengths, suffix, counts)
 
 
+def _place_by_place(
+    name: str, left: Source, right: Source, options: CompareOptions, compare_line: LineComparison
+) -> Difference | None:
+    """Compare the lines with the same numbers; return None unless all that differs is bookkeeping."""
+    differences = _TextDifferences(NAMED)
+    pairs = zip_longest(*(lines(side, options.limits.text) for side in (left, right)))
+    count = 0
+    for count, (left_line, right_line) in enumerate(pairs, 1):
+        if left_line == right_line:
+            continue
+        if left_line is None or right_line is None:
+            return None
+        differences.add(compare_line(f"{name}: line {count}", left_line, right_line))
+        if differences.differing:
+            return None
+    return differences.tree(name, "lines", f"{count}", "", [count, count]) if differences.bookkeeping else None
+
+
 class _TextDifferences:
     """Counts the differences of two texts; lists the first ones, and the first that no tolerance accepts."""
 
     def __init__(self, most: int):
         self._limit, self._named = most, list[Difference]()
+        self._named_bookkeeping: list[Difference] = []
+        self._more: Counter[BookkeepingKind] = Counter()
         self._ignored = IgnoredParts(most)
-        self.differing = self._beyond = 0
+        self.differing = self._beyond = self.bookkeeping = 0
 
     @property
     def found(self) -> int:
-        """Return the number of all differences, also of ignored ones."""
-        return self.differing + self._ignored.count
+        """Return the number of all differences, also of bookkeeping and of ignored ones."""
+        return self.differing + self.bookkeeping + self._ignored.count
 
     def add(self, difference: Difference | None) -> None:
         """Add the difference of a line or cell; None if there is none."""
         if difference is not None and difference.verdict is Verdict.IGNORED:
             self._ignored.add(difference)
+        elif difference is not None and difference.verdict is Verdict.BOOKKEEPING:
+            self.bookkeeping += 1
+            if self.bookkeeping <= BOOKKEEPING_NAMED:
+                self._named_bookkeeping.append(difference)
+            else:
+                self._more.update(difference.bookkeeping())
         elif difference is not None:
             self.differing += 1
             self._beyond += difference.verdict.differs
@@ -126,8 +192,9 @@ class _TextDifferences:
             self._named.append(Difference(f"{name}: {more} more {things}", verdict, detail=UNNAMED))
         figures = {things: counts, f"differing_{things}": self.differing}
         counted = f"{self.differing} of {count} {things} differ{suffix}" if self.differing else ""
-        detail = "; ".join(filter(None, (counted, self._ignored.words)))
-        children = (*self._named, *(ignored for _, ignored in self._ignored.children(name)))
+        detail = "; ".join(filter(None, (counted, self._ignored.words))) or "the same but for bookkeeping"
+        ignored = (difference for _, difference in self._ignored.children(name))
+        children = (*self._named, *self._named_bookkeeping, *more_bookkeeping(name, self._more), *ignored)
         return Difference(name, children=children, detail=detail, figures=figures)
 
 
@@ -186,8 +253,9 @@ def compare_tables(name: str, left: Source, right: Source, options: CompareOptio
             cells += 1
             if pair[0] == pair[1]:
                 continue
-            cell = _cell(_cell_name(name, number, column, heads), *pair, options.values)
-            path = f"{name}/{heads[column]}" if number and column < len(heads) else name
+            head = heads[column] if column < len(heads) else ""
+            cell = _judged_cell(_cell_name(name, number, column, heads), *pair, options, head, heads)
+            path = f"{name}/{head}" if number and head else name
             differences.add(None if cell is None else _declared(cell, path, options.declared, *pair))
     if not differences.found:
         detail = "same content; the cells are written in another way (quotes, ends of lines)"
@@ -198,6 +266,16 @@ def compare_tables(name: str, left: Source, right: Source, options: CompareOptio
 def _cell_name(name: str, row: int, column: int, heads: list[str]) -> str:
     head = f" ({heads[column][:40]})" if row and column < len(heads) and heads[column] else ""
     return f"{name}: row {row + 1}, column {column + 1}{head}"
+
+
+def _judged_cell(
+    name: str, left: str | None, right: str | None, options: CompareOptions, head: str, heads: list[str]
+) -> Difference | None:
+    """Return the difference of two cells, which is bookkeeping by the column's head."""
+    difference = _cell(name, left, right, options.values)
+    if difference is None or options.judge is None or left is None or right is None or not head:
+        return difference
+    return judged_value(options.judge, difference, head, (left, right), tuple(heads), is_row=True)
 
 
 def _cell(name: str, left: str | None, right: str | None, tolerance: Tolerance | None) -> Difference | None:

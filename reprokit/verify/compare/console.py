@@ -6,7 +6,7 @@ The order of lines of several threads is a race: it may differ if each thread pr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
@@ -18,21 +18,24 @@ from reprokit.difference import (
     IgnoredCount,
     IgnoredThing,
     Verdict,
+    bookkeeping,
     different,
     group,
     lacking,
     missing,
+    more_bookkeeping,
 )
-from reprokit.model.run import timestamp
 from reprokit.printable import cut, listed
 from reprokit.rundir import RunDirectory
+from reprokit.verify.bookkeeping.recognition import Contexts
 from reprokit.verify.compare.declared_lines import DeclaredLines
 from reprokit.verify.compare.declared_outputs import DeclaredIgnores
 from reprokit.verify.compare.match import RunPair
 from reprokit.verify.compare.printed_lines import (
+    LINE_ENDS,
     LOOKED_AT,
-    LineContext,
     LinesComparison,
+    LookAlike,
     PrintedLine,
     compare_lines,
     ignored_by,
@@ -48,6 +51,7 @@ SHORTAGE = "as memory, disk or descriptors were short"
 UNKNOWN = "not compared: of one run nothing could be kept of it"
 LONGEST = 160  # characters of a quoted line
 NOTHING_DECLARED = DeclaredIgnores()
+MOST_NAMED = 50  # values of one stream that are bookkeeping and named one by one
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,6 @@ def compare(runs: RunPair) -> Difference:
         reason = f"not compared: of the {side} run nothing was kept of what it printed"
         return group(NAME, (Difference("stdout and stderr", Verdict.NOT_RECORDED, detail=reason),))
     heads = console.heads(runs.directories[0]), console.heads(runs.directories[1])
-    contexts = line_context(runs.directories[0], heads[0]), line_context(runs.directories[1], heads[1])
     leaves = []
     for process in sorted({*heads[0], *heads[1]}, key=natural):
         file = next(of_run[process] for of_run in heads if process in of_run).file
@@ -89,7 +92,7 @@ def compare(runs: RunPair) -> Difference:
         )
         for stream in range(len(STREAMS)):
             title = of_process(STREAMS[stream], process)
-            leaf = _stream_leaf(title, stream, left, right, contexts, runs.declared)
+            leaf = _stream_leaf(title, stream, left, right, runs.contexts, runs.declared)
             leaves += [] if leaf is None else [leaf]
     return group(NAME, tuple(leaves))
 
@@ -101,19 +104,12 @@ def _process_console(run: RunDirectory, head: ConsoleHead | None, file: str) -> 
     return console.NEVER_BEGUN if file in console.never_begun(run) else ProcessConsole()
 
 
-def line_context(run: RunDirectory, heads: dict[str, ConsoleHead]) -> LineContext:
-    """Return the values of a run that may appear in its lines without being results."""
-    facts = run.run
-    ids = {facts.launcher_pid, *(head.pid for head in heads.values())}
-    return LineContext(frozenset(ids), timestamp(facts.started) or 0.0, facts.working_directory)
-
-
 def _stream_leaf(
     title: str,
     stream: int,
     left: ProcessConsole,
     right: ProcessConsole,
-    contexts: tuple[LineContext, LineContext],
+    contexts: Contexts,
     declared: DeclaredIgnores = NOTHING_DECLARED,
 ) -> Difference | None:
     streams = _printed_stream(left, stream), _printed_stream(right, stream)
@@ -136,7 +132,7 @@ def _filtered(stream: _PrintedStream, filtered: DeclaredLines) -> _PrintedStream
 
 
 def _ignored_lines(
-    left: _PrintedStream, right: _PrintedStream, contexts: tuple[LineContext, LineContext]
+    left: _PrintedStream, right: _PrintedStream, contexts: Contexts
 ) -> Counter[str]:
     """Return how many lines differ only in what each of the user's rules leaves out, up to the first difference."""
     whole = _compare_streams(left, right, contexts)
@@ -159,11 +155,11 @@ def _with_ignored(title: str, leaf: Difference | None, counts: Counter[str]) -> 
 
 
 def _leaf_of(
-    title: str, left_stream: _PrintedStream, right_stream: _PrintedStream, contexts: tuple[LineContext, LineContext]
+    title: str, left_stream: _PrintedStream, right_stream: _PrintedStream, contexts: Contexts
 ) -> Difference | None:
     cut_note = "" if left_stream.is_whole and right_stream.is_whole else CUT
     if not left_stream.lines and not right_stream.lines:
-        detail = "; ".join(filter(None, (_ignored_words({}, max(left_stream.bars, right_stream.bars)), cut_note)))
+        detail = "; ".join(filter(None, (_ignored_words(0, max(left_stream.bars, right_stream.bars)), cut_note)))
         return Difference(title, Verdict.NOT_RECORDED, detail=detail) if detail else None
     if not left_stream.lines or not right_stream.lines:
         without_lines = right_stream if left_stream.lines else left_stream
@@ -173,15 +169,25 @@ def _leaf_of(
     comparison = _compare_streams(left_stream, right_stream, contexts)
     is_race = comparison.first is not None and _same_by_thread(left_stream, right_stream, contexts)
     if comparison.first is not None and not is_race:
-        return _different(title, left_stream, right_stream, comparison.first)
-    details = [_ignored_words(comparison.varied, max(left_stream.bars, right_stream.bars)), cut_note]
+        return _different(title, left_stream, right_stream, comparison.first, comparison.look_alike)
+    details = [_ignored_words(comparison.line_ends, max(left_stream.bars, right_stream.bars)), cut_note]
     if is_race:
         details.append("the order of lines of several threads, which is a race, is not compared")
-    has_results = tells_results(left_stream.lines)
+    has_results = tells_results(left_stream.lines, contexts[0])
     if not has_results:
         details.append("nothing but times and the like")
     verdict = Verdict.IDENTICAL if has_results else Verdict.NOT_RECORDED
-    return Difference(title, verdict, str(left_stream), str(right_stream), "; ".join(filter(None, details)))
+    leaf = Difference(title, verdict, str(left_stream), str(right_stream), "; ".join(filter(None, details)))
+    if not has_results or not comparison.values:
+        return leaf
+    return replace(leaf, judged=None, detail="", children=(leaf, *_bookkeeping(title, comparison)))
+
+
+def _bookkeeping(title: str, comparison: LinesComparison) -> Iterator[Difference]:
+    """Yield the bookkeeping that differs in the lines; beyond the first values only numbers of them."""
+    for line, value in comparison.values[:MOST_NAMED]:
+        yield bookkeeping(f"{title}: {_place(line)}", value.left, value.right, value.kind)
+    yield from more_bookkeeping(title, Counter(value.kind for _, value in comparison.values[MOST_NAMED:]))
 
 
 def _printed_stream(process: ProcessConsole, stream: int) -> _PrintedStream:
@@ -202,9 +208,7 @@ def _printed_stream(process: ProcessConsole, stream: int) -> _PrintedStream:
     return _PrintedStream(first, last, bars + more_bars, threads, process.is_whole or not pieces)
 
 
-def _compare_streams(
-    left: _PrintedStream, right: _PrintedStream, contexts: tuple[LineContext, LineContext]
-) -> LinesComparison:
+def _compare_streams(left: _PrintedStream, right: _PrintedStream, contexts: Contexts) -> LinesComparison:
     """Compare all lines; of streams that were cut, the first and the last lines that both have."""
     if left.is_whole and right.is_whole:
         return compare_lines(left.lines, right.lines, contexts)
@@ -213,26 +217,38 @@ def _compare_streams(
     count = min(len(left.last), len(right.last))
     if comparison.first is None and count:
         last_comparison = compare_lines(left.last[-count:], right.last[-count:], contexts)
-        ignored = comparison.ignored + last_comparison.ignored
-        return LinesComparison(comparison.varied + last_comparison.varied, last_comparison.first, ignored)
+        return comparison + last_comparison
     return comparison
 
 
-def _same_by_thread(left: _PrintedStream, right: _PrintedStream, contexts: tuple[LineContext, LineContext]) -> bool:
+def _same_by_thread(left: _PrintedStream, right: _PrintedStream, contexts: Contexts) -> bool:
     if not left.threads or left.threads.keys() != right.threads.keys() or not (left.is_whole and right.is_whole):
         return False
     pairs = ((left.threads[name], right.threads[name]) for name in left.threads)
     return all(compare_lines(left_lines, right_lines, contexts).first is None for left_lines, right_lines in pairs)
 
 
+def _place(line: PrintedLine) -> str:
+    return f"line {line.number}" if line.number > 0 else f"line {-line.number} from the end of what was kept"
+
+
 def _different(
-    title: str, left: _PrintedStream, right: _PrintedStream, first: tuple[PrintedLine | None, PrintedLine | None]
+    title: str,
+    left: _PrintedStream,
+    right: _PrintedStream,
+    first: tuple[PrintedLine | None, PrintedLine | None],
+    look_alike: LookAlike | None,
 ) -> Difference:
     left_line, right_line = first
-    number = next(line.number for line in first if line is not None)
-    place = f"line {number}" if number > 0 else f"line {-number} from the end of what was kept"
+    place = _place(next(line for line in first if line is not None))
     texts = [_quoted(line) for line in first]
     meaning = f"{title}: {place} is {texts[0]} in the left run and {texts[1]} in the right one"
+    if look_alike is not None:
+        texts_alike = f"{look_alike.left} and {look_alike.right}"
+        meaning += (
+            f"; {texts_alike} may be a {look_alike.kind.value}, but nothing names them so: if they are no result, "
+        )
+        meaning += "--ignore-console REGEX leaves them out"
     if left_line is None or right_line is None:
         side, text = ("right", texts[1]) if left_line is None else ("left", texts[0])
         count = abs(len(left.lines) - len(right.lines))
@@ -249,10 +265,9 @@ def _quoted(line: PrintedLine | None) -> str:
     return repr(cut(text, LONGEST))
 
 
-def _ignored_words(ignored: Mapping[str, int], bars: int) -> str:
+def _ignored_words(line_ends: int, bars: int) -> str:
     """Return which lines are not compared, in words."""
-    parts = [f"{counted(count, 'line')} in {kind}" for kind, count in sorted(ignored.items())]
-    sentences = [f"not compared, as they are not the same in two runs: {', '.join(parts)}"] if parts else []
+    sentences = [f"not compared: {counted(line_ends, 'line')} in {LINE_ENDS}"] if line_ends else []
     sentences += [f"not compared, as they are of progress bars under way: {counted(bars, 'line')}"] if bars else []
     return "; ".join(sentences)
 
@@ -265,7 +280,7 @@ def comparable(tree: Difference) -> bool:
 def notes(runs: RunPair, tree: Difference) -> Iterator[str]:
     """Yield which printed lines are not compared, and what was printed to stdout but not kept."""
     for leaf in tree.leaves():
-        if leaf.detail and not leaf.verdict.differs:
+        if leaf.detail and not leaf.verdict.differs and leaf.verdict is not Verdict.BOOKKEEPING:
             yield f"{leaf.name}: {leaf.detail}"
     for run, side in zip(runs.directories, SIDES, strict=True):
         for text in unseen(run, range(1)):

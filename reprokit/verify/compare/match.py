@@ -13,10 +13,13 @@ from reprokit.model.outputs import OutputsFile
 from reprokit.model.run import RunFile
 from reprokit.rundir import RunDirectory
 from reprokit.tolerance import Tolerance, Tolerances
+from reprokit.verify.bookkeeping.recognition import Contexts
 from reprokit.verify.compare.declared_outputs import DeclaredIgnores
 from reprokit.verify.read import metric_lines
 from reprokit.verify.read.evaluation_columns import EvaluationChecker
 from reprokit.verify.read.normalization import ORDER, Normalizations
+from reprokit.verify.read.output_paths import OutputPaths, paired_paths
+from reprokit.verify.read.run_contexts import run_context, with_directories
 from reprokit.verify.read.scan import (
     MAX_SORTED,
     MetricsScan,
@@ -79,6 +82,21 @@ class RunPair:
     normalizations: Normalizations
     tolerances: Tolerances
     declared: DeclaredIgnores = field(default_factory=DeclaredIgnores)
+
+    @cached_property
+    def contexts(self) -> Contexts:
+        """Return what of each run may appear in its lines and files without being a result."""
+        return with_directories(self._contexts, self.paths[0].pairs)
+
+    @cached_property
+    def paths(self) -> tuple[OutputPaths, OutputPaths]:
+        """Return the names under which the outputs of both runs are compared."""
+        return paired_paths(self.outputs, self._contexts)
+
+    @cached_property
+    def _contexts(self) -> Contexts:
+        left, right = self.directories
+        return run_context(left, self.left), run_context(right, self.right)
 
     @property
     def files(self) -> tuple[RunFile, RunFile]:

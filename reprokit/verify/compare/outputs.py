@@ -21,8 +21,10 @@ from reprokit.errors import ReprokitError
 from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.declared_outputs import DeclaredFile
+from reprokit.verify.compare.file_bookkeeping import FileBookkeeping
 from reprokit.verify.compare.match import RunPair
 from reprokit.verify.read.normalization import CONTAINERS, CONTENTS, Normalizations, excluded
+from reprokit.verify.read.output_paths import OutputPaths
 from reprokit.verify.read.scan import natural
 
 LARGEST = 4 << 30  # bytes of a file whose digest is computed again
@@ -37,10 +39,10 @@ def compare(runs: RunPair) -> Difference:
             () if left is right else (missing("list of outputs", _number_of_files(left), _number_of_files(right)),)
         )
         return group("outputs", children)
-    sides = _by_path(left), _by_path(right)
+    sides = _by_path(left, runs.paths[0]), _by_path(right, runs.paths[1])
     for path in {file.path for file in left.files} ^ {file.path for file in right.files}:
         normalizations.path(path)  # registers a normalization that changes the path
-    leaves = []
+    leaves = [pair.leaf() for pair in runs.paths[0].pairs]
     for path in sorted({*sides[0], *sides[1]}, key=natural):
         for left_file, right_file in zip_longest(sides[0].get(path, ()), sides[1].get(path, ())):
             if exclusion := excluded((left_file or right_file or UNKNOWN).path, path):
@@ -55,7 +57,7 @@ def compare(runs: RunPair) -> Difference:
                 leaf = _with_contents(leaf, tree, runs)
             files = zip(runs.directories, (left_file, right_file), strict=True)
             leaves.append(leaf if declared is None else declared.judged(leaf, files))
-    for leaf in _link_leaves(left, right, normalizations):
+    for leaf in _link_leaves(runs, left, right):
         declared = runs.declared.of_file(leaf.name)
         leaves.append(leaf if declared is None else declared.judged(leaf, ()))
     if left.left_out or right.left_out:
@@ -65,9 +67,13 @@ def compare(runs: RunPair) -> Difference:
     return group("outputs", tuple(leaves))
 
 
-def _link_leaves(left: OutputsFile, right: OutputsFile, normalizations: Normalizations) -> Iterator[Difference]:
+def _link_leaves(runs: RunPair, left: OutputsFile, right: OutputsFile) -> Iterator[Difference]:
     """Yield a leaf for each symbolic link's target."""
-    sides = [{normalizations.path(link.path): link.target for link in side.links} for side in (left, right)]
+    normalizations = runs.normalizations
+    sides = [
+        {paths.common(normalizations.path(link.path)): link.target for link in side.links}
+        for side, paths in zip((left, right), runs.paths, strict=True)
+    ]
     for path in sorted({*sides[0], *sides[1]}, key=natural):
         targets = sides[0].get(path), sides[1].get(path)
         left_text, right_text = ("" if target is None else f"symbolic link to {target}" for target in targets)
@@ -76,8 +82,17 @@ def _link_leaves(left: OutputsFile, right: OutputsFile, normalizations: Normaliz
                 path, left_text, right_text, f"only the {'right' if targets[0] is None else 'left'} run linked {path}"
             )
         else:
-            same = normalizations.path(targets[0]) == normalizations.path(targets[1])
+            same = _target(runs, 0, path, targets[0]) == _target(runs, 1, path, targets[1])
             yield compared(path, left_text, right_text, f"{path} leads elsewhere", same=same)
+
+
+def _target(runs: RunPair, side: int, path: str, target: str) -> str:
+    """Return the target of a link under the name that both runs have for it."""
+    normalized = runs.normalizations.path(target)
+    directory = os.path.dirname(path)
+    if os.path.isabs(normalized) or not directory:
+        return runs.paths[side].common(normalized)
+    return runs.paths[side].common(os.path.normpath(os.path.join(directory, normalized)))
 
 
 def beside(runs: RunPair) -> Iterator[str]:
@@ -95,12 +110,12 @@ def comparable(outputs: OutputsFile | None) -> bool:
     return any(excluded(path, Normalizations().path(path)) is None for path in paths)
 
 
-def _by_path(outputs: OutputsFile) -> dict[str, list[OutputFile]]:
+def _by_path(outputs: OutputsFile, paths: OutputPaths) -> dict[str, list[OutputFile]]:
     """Return the files by normalized path; files with the same path are sorted by content."""
     files_by_path: dict[str, list[OutputFile]] = defaultdict(list)
     normalizations = Normalizations()
     for file in outputs.files:
-        files_by_path[normalizations.path(file.path)].append(file)
+        files_by_path[paths.common(normalizations.path(file.path))].append(file)
     return {path: sorted(files, key=lambda file: (file.digest, file.size)) for path, files in files_by_path.items()}
 
 
@@ -130,6 +145,8 @@ def _with_contents(leaf: Difference, tree: Difference | None, runs: RunPair) -> 
         return replace(leaf, detail=f"{leaf.detail}; only digests are left, which no tolerance can judge")
     if tree is None:
         return leaf
+    if tree.verdict is Verdict.BOOKKEEPING:
+        return replace(leaf, judged=None, detail=tree.detail, children=tree.children, figures=tree.figures)
     if not tree.verdict.not_bitwise and tree.verdict is not Verdict.IGNORED:
         runs.normalizations.add(CONTENTS)
         return Difference(leaf.name, Verdict.IDENTICAL, leaf.left, leaf.right, tree.detail)
@@ -160,7 +177,8 @@ def _compare_contents(
             return None
         left_source.beside = _siblings(runs.directories[0], left.path, files)
         right_source.beside = _siblings(runs.directories[1], right.path, files)
-        options = CompareOptions(runs.accepted("outputs"), runs.accepted("outputs"), declared=declared)
+        judge, accepted = FileBookkeeping(name, runs.contexts), runs.accepted("outputs")
+        options = CompareOptions(accepted, accepted, declared=declared, judge=judge)
         return compare_files(name, FileSide(left_source, left.path), FileSide(right_source, right.path), options)
     return None
 

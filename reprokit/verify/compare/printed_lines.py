@@ -1,8 +1,6 @@
-"""Compares printed lines. Two lines differ unless only volatile text differs in them, such as times.
+"""Compares printed lines. Two lines differ unless all values that differ in them are recognized as bookkeeping.
 
-Only times, rates, addresses, process ids or temporary names at the same place of both lines may differ; their number
-is reported. A number right after the name of a metric or of a prediction is a result, whatever its unit ("MAE: 3.2
-minutes"), and so are speeds ("3.2 km/h").
+The name of a value in a line is what stands around it: "train_runtime = 0.2", "took 3 s", the head of its column.
 Of a line that was overwritten, as progress bars are, the last state counts.
 """
 
@@ -10,89 +8,29 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
-LOOKED_AT = 4096  # characters of a line that are searched for volatile text
-DAY = 86400
-DIRECTORIES = "the working directory"
+from reprokit.difference import BookkeepingKind
+from reprokit.verify.bookkeeping import forms, names
+from reprokit.verify.bookkeeping.forms import Form
+from reprokit.verify.bookkeeping.recognition import Contexts, Position, RunContext, ValueName, recognized, resembles
+
+LOOKED_AT = 4096  # characters of a line that are searched for bookkeeping
 LINE_ENDS = "blanks or carriage returns at the end"
-SMALLEST_ID = 1000  # a smaller number is a process id only if the line says so
 
-_NUMBER = r"(?<![\w.])[-+]?\d{1,20}(?:[.,]\d{1,20})?(?:[eE][-+]?\d{1,3})?"
-_CLOCK = r"\d{1,4}:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?[AP]M(?!\w))?(?!\d)"
-_UNIT = r"(?:s|secs?|seconds?|m?secs?|[mnuµ]s|(?:milli|micro|nano)seconds?|minutes?|mins|hours?|hrs|days?)"
-_PER = r"(?:s|secs?|seconds?|min|minute|h|hour)"
-_MONTH = "(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*"
-_ZONE = r"(?: ?(?:Z|UTC|[-+]\d\d:?\d\d)(?!\w))?"
-_KEY = r"""["']?(?: ?[(\[][a-z/]{1,12}[)\]])?["']?\s{0,8}[:=]?\s{0,8}"""
-_KINDS = {
-    "rates": (
-        rf"{_NUMBER} ?(?!(?:[cmk]?m|deg|rad)/)[A-Za-z]{{1,20}}/{_PER}(?![\w/])",
-        rf"{_NUMBER} ?{_UNIT}/[A-Za-z]{{1,20}}(?!\w)",
-        rf"\?[A-Za-z]{{1,20}}/{_PER}(?!\w)",
-        rf"(?<!\w)(?:\w{{1,40}}_per_sec(?:ond)?|\w{{1,20}}/{_PER}|throughput|fps){_KEY}{_NUMBER}",
-    ),
-    "times": (
-        rf"(?<!\d)\d{{4}}[-/]\d\d[-/]\d\d(?:[T _-]\d\d[:.-]\d\d(?:[:.-]\d\d(?:[.,]\d{{1,9}})?)?{_ZONE})?(?!\d)",
-        r"(?<!\d)\d\d/\d\d/\d{4}(?!\d)",
-        r"(?<!\d)\d{8}[-_T]\d{4,6}(?!\d)",
-        rf"(?<!\w)(?:[A-Z][a-z]{{2,8}},? )?(?:\d{{1,2}} {_MONTH}|{_MONTH} {{1,2}}\d{{1,2}})(?:,? \d{{4}})?,? "
-        rf"{_CLOCK}(?: [A-Z]{{3,4}}(?!\w))?(?: \d{{4}})?",
-        rf"(?<!\w)[IWEF]\d{{4}} {_CLOCK}",
-        rf"(?<![\w:])(?:\d{{1,5}} days?,? )?{_CLOCK}",
-        r"(?<![\w:])\d{1,4}:\d\d(?::\d\d)?<(?:\?|[\d:]{4,10})",
-        r"(?<![\w.])(?:\d{1,5}d ?)?\d{1,5}h ?\d{1,2}m(?: ?\d{1,2}(?:\.\d{1,9})?s)?(?!\w)",
-        r"(?<![\w.])\d{1,5}m ?\d{1,2}(?:\.\d{1,9})?s(?!\w)",
-        rf"(?<![\w.])\d{{1,5}} ?(?:h|hours?|min|mins|minutes?),? (?:and )?\d{{1,2}}(?:\.\d{{1,9}})? ?{_UNIT}(?![\w/=])",
-        rf"(?<!\w)(?:\w{{0,40}}time|elapsed|duration|latency){_KEY}{_NUMBER}(?!\d|:\d)(?: ?{_UNIT}(?![\w/]))?",
-        rf"{_NUMBER}{_UNIT}(?![\w/=])",
-        rf"{_NUMBER} {_UNIT}(?![\w/]|\s{{0,8}}=|:\s{{0,8}}[-\d.]|\s{{1,8}}[-+.]?\d)",
-    ),
-    "addresses": (r"(?<!\w)0x(?:7[ef]|5[56])[0-9a-f]{10}(?!\w)", r"(?<=\bat )0x[0-9a-f]{6,16}(?!\w)"),
-    "temporary names": (
-        r"(?<=/tmp/)(?:tmp[a-z0-9_]{6,12}|[\w.-]{0,100}[-_.][A-Za-z0-9_]{8})(?=[/\s'\"),;:]|$)",
-        r"(?<=/dev/shm/)[\w.-]{0,100}[-_.][A-Za-z0-9_]{6,8}(?=[\s'\"),;:]|$)",
-    ),
-    "progress bars": (r"(?<=%)\|[^|\n]{0,400}\|",),
-    "numbers": (r"(?<![\w.])\d{2,10}(?:\.\d{1,9})?(?![\w.])",),  # possible process ids, or seconds since 1970
-}
-_TOKEN = re.compile(
-    "|".join(rf"(?P<{name.replace(' ', '_')}>{'|'.join(forms)})" for name, forms in _KINDS.items()), re.IGNORECASE
-)
-_NUMBERS = "numbers"
-_METRIC = (
-    r"(?:loss(?:es)?|errors?|scores?|accuracy|(?<![^\W_])(?:acc|auc|bias|crps|err|f1|huber|mad|mae|mase|medae|metric|mse"
-    r"|msle|nll|objective|pinball|ppl|perplexity|predict(?:ed|ions?)|preds?|forecasts?|r2|regret|residuals?|rewards?|rmse"
-    r"|rmsle|rmspe|s?mape|targets?|truth|w[am]pe))"
-)
-_OF_METRIC = (  # words between a metric's name and the number: "loss_avg", "MAE on the test set is"
-    r"(?:[ _/.-](?:(?:after|at|for|in|on|over) (?:the )?)?(?:average|avg|best|data|dev|eval|final|holdout|is|max|mean"
-    r"|median|min|of|rate|set|std|sum|test|total|train|training|val|valid|validation|was"
-    r"|(?:epochs?|fold|iter|steps?)[ _]?\d{0,9})|[_@-]\d{1,4})"
-)
-_AFTER_METRIC = re.compile(
-    rf"{_METRIC}{_OF_METRIC}{{0,5}}(?: ?[(\[][\w /%]{{1,20}}[)\]])?[^\w.,;]{{0,8}}"
-    rf"(?:{_NUMBER}(?: ?{_UNIT})? ?\(?(?:±|\+/?-) ?)?$",
-    re.IGNORECASE,
-)
-_BEFORE = 120  # characters before a number that are searched for a metric's name
-_QUANTITY = re.compile(rf"{_NUMBER} ?(?:{_UNIT}(?![a-z])|[a-z]{{1,20}}/|[dhm] ?\d)", re.IGNORECASE)
-_DURATION = re.compile(rf"(?:\d{{1,5}} days?,? )?{_CLOCK}", re.IGNORECASE)
-_BEFORE_ID = re.compile(r"(?:pid|tid|process(?:\sid)?|worker)\W{0,3}$|[\[(]\s*$", re.IGNORECASE)
 _COLOR = re.compile(r"\x1b\[[\d;]{0,40}m")
 _STATES = re.compile(r"\r|\x08+")  # where a line was overwritten from its beginning
 _SCREEN = re.compile(r"\x1b\[\d{0,4}[ABFHJ]")  # cursor movement between lines
 _BAR = re.compile(r"\d{1,3}%\|[^|\n]{0,400}\| *(\d{1,20}(?:\.\d+)?\w?)/(\d{1,20}(?:\.\d+)?\w?|\?) *\[")
-
-
-@dataclass(frozen=True)
-class LineContext:
-    """A run's values that may appear in its lines without being results."""
-
-    ids: frozenset[int] = frozenset()  # ids of its processes
-    started: float = 0.0  # seconds since the epoch
-    directory: str = ""  # its working directory
+_PIECES = re.compile(r"[,;|{}<>()\[\]\t\u2022]|(?<!\w)[-\u2014](?!\w)|:(?!$)|\s{3,}")  # what parts the names of values
+_UNIT_BEHIND = re.compile(r"\s?[(\[][\w/%]{1,20}[)\]]$")  # "time (s)"
+_KEY_END = re.compile(r"[\s\"'=:(\[<>]*$")
+_EQUATED = re.compile(r"\s*[:=]\s*")  # behind "epoch 3" in "epoch 3: 3.2 s"
+_CONTINUED = re.compile(r"\s*(?:,|/|to|\.\.\.?|[(\[])?\s*(?:±|\+/?-)?\s*")  # between values of one name
+_LEVELS = re.compile(r"\b(?:DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL|[DIWEF]\d{0,4})\b")
+_CELLS = re.compile(r"\s{2,}|\s*[|,\t]\s*")
+_WITHIN = re.compile(r"[\w/.~-]")
 
 
 @dataclass(frozen=True)
@@ -111,13 +49,42 @@ class PrintedLine:
         return self.whole or self.text
 
 
+@dataclass(frozen=True)
+class RecognizedValue:
+    """Two values at the same place that are bookkeeping."""
+
+    kind: BookkeepingKind
+    left: str
+    right: str
+
+
+@dataclass(frozen=True)
+class LookAlike:
+    """Two values that look like bookkeeping, while nothing names them so."""
+
+    kind: BookkeepingKind
+    left: str
+    right: str
+
+
 @dataclass
 class LinesComparison:
     """The result of comparing the lines of two streams."""
 
-    varied: Counter[str] = field(default_factory=Counter)  # number of lines by the volatile text that differs in them
+    values: list[tuple[PrintedLine, RecognizedValue]] = field(default_factory=list)
+    line_ends: int = 0  # lines in which only blanks at the end differ
     first: tuple[PrintedLine | None, PrintedLine | None] | None = None  # the first difference
+    look_alike: LookAlike | None = None  # in the first difference
     ignored: Counter[str] = field(default_factory=Counter)  # number of lines by the rule that leaves out what differs
+
+    def __add__(self, other: LinesComparison) -> LinesComparison:
+        return LinesComparison(
+            self.values + other.values,
+            self.line_ends + other.line_ends,
+            other.first,
+            other.look_alike,
+            self.ignored + other.ignored,
+        )
 
 
 def printed_lines(data: bytes) -> tuple[list[PrintedLine], int]:
@@ -139,91 +106,125 @@ def _is_unfinished_bar(line: str, text: str) -> bool:
     return (bar is not None and bar[1] != bar[2]) or ("\x1b" in line and _SCREEN.search(line) is not None)
 
 
-def tells_results(lines: Sequence[PrintedLine]) -> bool:
-    """Return whether some line holds more than volatile text and the words around it."""
-    return any(map(_has_result, lines))
+def tells_results(lines: Sequence[PrintedLine], context: RunContext) -> bool:
+    """Return whether some line holds more than bookkeeping and the words around it."""
+    return any(_has_result(line, context) for line in lines)
 
 
-def _has_result(line: PrintedLine) -> bool:
+def _has_result(line: PrintedLine, context: RunContext) -> bool:
     text = _COLOR.sub("", line.text[:LOOKED_AT])
+    tokens = list(forms.TOKEN.finditer(text))
     volatile_tokens = [
-        token for token in _TOKEN.finditer(text) if token.lastgroup != _NUMBERS and not _is_result(token)
+        token
+        for token, name in zip(tokens, _names(text, tokens), strict=True)
+        if recognized(name, token[0], token[0], (context, context), (form := forms.form_of(token), form))
     ]
     remaining_text = "".join(_text_between(text, volatile_tokens))
     return re.search(r"\d" if volatile_tokens else r"\w", remaining_text) is not None
 
 
-def compare_lines(
-    left: Sequence[PrintedLine], right: Sequence[PrintedLine], contexts: tuple[LineContext, LineContext]
-) -> LinesComparison:
+def compare_lines(left: Sequence[PrintedLine], right: Sequence[PrintedLine], contexts: Contexts) -> LinesComparison:
     """Compare two lists line by line, up to the first difference."""
-    comparison = LinesComparison()
+    comparison, comparer = LinesComparison(), LineComparer(contexts)
     for left_line, right_line in zip(left, right, strict=False):
-        kinds = varying(left_line.text, right_line.text, contexts)
-        if kinds is None:
-            comparison.first = left_line, right_line
+        values = comparer.compare(left_line.text, right_line.text)
+        if values is None:
+            comparison.first, comparison.look_alike = (left_line, right_line), comparer.look_alike
             return comparison
+        comparison.values += [(left_line, value) for value in values]
+        comparison.line_ends += left_line.end != right_line.end
         comparison.ignored.update(ignored_by(left_line, right_line, contexts))
-        kinds |= set() if left_line.end == right_line.end else {LINE_ENDS}
-        comparison.varied.update([" and ".join(sorted(kinds))] if kinds else [])
     if len(left) != len(right):
         comparison.first = next(iter(left[len(right) :]), None), next(iter(right[len(left) :]), None)
     return comparison
 
 
-def ignored_by(
-    left: PrintedLine | None, right: PrintedLine | None, contexts: tuple[LineContext, LineContext]
-) -> tuple[str, ...]:
+def ignored_by(left: PrintedLine | None, right: PrintedLine | None, contexts: Contexts) -> tuple[str, ...]:
     """Return the first of the user's rules without which two lines differ, or a line that has no partner."""
     rules = (*(left.rules if left else ()), *(right.rules if right else ()))
-    if not rules or (left and right and varying(left.printed, right.printed, contexts) is not None):
+    if not rules or (left and right and LineComparer(contexts).compare(left.printed, right.printed) is not None):
         return ()
     return rules[:1]
 
 
 def printed_results(text: str) -> list[str]:
-    """Return the numbers in a text that stand right behind the name of a metric or of a prediction."""
+    """Return the numbers in a text that stand under the name of a metric or of another result."""
     return [text[start:end] for start, end in result_spans(text)]
 
 
 def result_spans(text: str) -> list[tuple[int, int]]:
     """Return where such numbers stand in a text; of a longer text in what is looked at."""
-    numbers = re.finditer(_NUMBER, text[:LOOKED_AT])
-    return [
-        number.span()
-        for number in numbers
-        if _AFTER_METRIC.search(text[max(0, number.start() - _BEFORE) : number.start()]) is not None
-    ]
+    tokens = list(forms.TOKEN.finditer(text[:LOOKED_AT]))
+    named = zip(tokens, _names(text[:LOOKED_AT], tokens), strict=True)
+    return [token.span() for token, name in named if names.is_metric(name.words) or names.is_result(name.words)]
 
 
-def varying(left: str, right: str, contexts: tuple[LineContext, LineContext]) -> frozenset[str] | None:
-    """Return the kinds of volatile text that differ in two lines; None if they differ otherwise."""
-    if left == right:
-        return frozenset()
-    if contexts[0].directory != contexts[1].directory:
-        left, right = (
-            text.replace(context.directory, ".") if len(context.directory) > 1 else text
-            for text, context in zip((left, right), contexts, strict=True)
-        )
+class LineComparer:
+    """Compares pairs of lines from the first one on; remembers the heads of columns."""
+
+    def __init__(self, contexts: Contexts):
+        self._contexts = contexts
+        self._heads: list[str] = []
+        self.look_alike: LookAlike | None = None  # in the last pair that differed
+
+    def compare(self, left: str, right: str, name: ValueName | None = None) -> list[RecognizedValue] | None:
+        """Return the bookkeeping that differs in two lines; None if they differ otherwise.
+
+        `name` is what the whole line stands under.
+        """
+        self.look_alike = None
+        self._heads = _heads(left) or (self._heads if _continues(left, self._heads) else [])
         if left == right:
-            return frozenset({DIRECTORIES})
-    if left[LOOKED_AT:] != right[LOOKED_AT:]:
-        return None
-    if _COLOR.findall(left) != _COLOR.findall(right):
-        return None
-    left, right = (_COLOR.sub("", text[:LOOKED_AT]) for text in (left, right))
-    tokens = list(_TOKEN.finditer(left)), list(_TOKEN.finditer(right))
-    if len(tokens[0]) != len(tokens[1]) or _text_between(left, tokens[0]) != _text_between(right, tokens[1]):
-        return None
-    kinds = set()
-    for left_token, right_token in zip(*tokens, strict=True):
-        if left_token[0] == right_token[0]:
-            continue
-        kinds_here = {_kind(token, context) for token, context in zip((left_token, right_token), contexts, strict=True)}
-        if len(kinds_here) != 1 or "" in kinds_here:
+            return []
+        values, (left, right) = self._same_places(left, right)
+        if left == right:
+            return values
+        if left[LOOKED_AT:] != right[LOOKED_AT:] or _COLOR.findall(left) != _COLOR.findall(right):
             return None
-        kinds |= kinds_here
-    return frozenset(kinds) or None
+        left, right = (_COLOR.sub("", text[:LOOKED_AT]) for text in (left, right))
+        further_values = self._values(left, right, name)
+        return None if further_values is None else values + further_values
+
+    def _same_places(self, left: str, right: str) -> tuple[list[RecognizedValue], tuple[str, str]]:
+        """Return both lines with the same names for the runs' directories, and what was renamed."""
+        values, texts = [], (left, right)
+        pairs = [
+            (BookkeepingKind.DIRECTORY, *sides) for sides in zip(*(c.directories for c in self._contexts), strict=False)
+        ]
+        directories = tuple((context.directory, ".") for context in self._contexts)
+        if directories[0] != directories[1]:
+            pairs.insert(0, (BookkeepingKind.PATH, *directories))
+        for kind, left_name, right_name in pairs:
+            renamed = _renamed(texts[0], *left_name), _renamed(texts[1], *right_name)
+            if left_name[0] != right_name[0] and left_name[0] in texts[0] and right_name[0] in texts[1]:
+                values.append(RecognizedValue(kind, left_name[0], right_name[0]))
+                texts = renamed
+        return values, texts
+
+    def _values(self, left: str, right: str, outer: ValueName | None) -> list[RecognizedValue] | None:
+        tokens = list(forms.TOKEN.finditer(left)), list(forms.TOKEN.finditer(right))
+        if len(tokens[0]) != len(tokens[1]) or _text_between(left, tokens[0]) != _text_between(right, tokens[1]):
+            return None
+        values = []
+        heads = _columns(left, tokens[0], self._heads)
+        for name, head, left_token, right_token in zip(_names(left, tokens[0], outer), heads, *tokens, strict=True):
+            if left_token[0] == right_token[0]:
+                continue
+            shapes = forms.form_of(left_token), forms.form_of(right_token)
+            texts = left_token[0], right_token[0]
+            named = ValueName(head) if head and not name.words else name
+            kind = recognized(named, *texts, self._contexts, shapes)
+            if kind is None:
+                like = resembles(named, *texts, shapes)
+                self.look_alike = None if like is None else LookAlike(like, *texts)
+                return None
+            values.append(RecognizedValue(kind, *texts))
+        return values or None
+
+
+def _renamed(text: str, name: str, other: str) -> str:
+    """Return a text with another name for a directory."""
+    return re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", lambda match: other, text) if len(name) > 1 else text
 
 
 def _text_between(line: str, tokens: Sequence[re.Match[str]]) -> list[str]:
@@ -232,23 +233,114 @@ def _text_between(line: str, tokens: Sequence[re.Match[str]]) -> list[str]:
     return [line[end:start].strip() for end, start in zip(ends, starts, strict=True)]
 
 
-def _is_result(token: re.Match[str]) -> bool:
-    """Return whether a token is a metric with a unit of time or rate; dates and times of logs are not."""
-    if not _QUANTITY.match(token[0]) and not _DURATION.fullmatch(token[0]):
-        return False
-    before = token.string[max(0, token.start() - _BEFORE) : token.start()]
-    is_named = _AFTER_METRIC.search(before) is not None
-    return is_named and (_QUANTITY.match(token[0]) is not None or before.rstrip()[-1:] in ":=")
+def _names(line: str, tokens: Sequence[re.Match[str]], outer: ValueName | None = None) -> Iterator[ValueName]:
+    """Yield what stands around each value."""
+    name = ValueName()
+    end, prefix = 0, ""
+    previous: re.Match[str] | None = None
+    for number, token in enumerate(tokens):
+        between = line[end : token.start()]
+        prefix += between
+        behind_end = tokens[number + 1].start() if number + 1 < len(tokens) else len(line)
+        behind = _PIECES.split(line[token.end() : behind_end].lstrip(" \"'"), maxsplit=1)[0]
+        name = _name(between, behind, name, previous, token)
+        is_prefix = not names.words(_LEVELS.sub("", prefix))
+        if outer is not None:
+            parents = outer.parents if is_prefix else f"{outer.parents} {outer.text}"
+            text = outer.text if is_prefix else name.text
+            name = replace(
+                outer, text=text, behind=behind, parents=parents, previous=name.previous, position=name.position
+            )
+        elif name.position is not Position.WITHIN and is_prefix and _begins_line(token):
+            name = ValueName("", behind, position=Position.FIRST)
+        yield replace(name, before=_key_text(line[: token.start()]))
+        end, previous = token.end(), token
 
 
-def _kind(token: re.Match[str], context: LineContext) -> str:
-    """Return a token's kind of volatile text; empty for plain numbers and metrics."""
-    if _is_result(token):
+def _begins_line(token: re.Match[str]) -> bool:
+    """Return whether a token may belong to what a logger writes before each message."""
+    form, line = forms.form_of(token), token.string
+    before = line[: token.start()]
+    is_marked = (before.endswith("[") and form is Form.DATE) or _LEVELS.search(before) is not None
+    return form in (Form.DATE, Form.CLOCK, Form.NUMBER) and (is_marked or bool(names.words(line[token.end() :])))
+
+
+def _name(
+    between: str, behind: str, last: ValueName, previous: re.Match[str] | None, token: re.Match[str]
+) -> ValueName:
+    """Return the name of a value by the text since the value before it, whose name is `last`."""
+    is_within = _is_within(token)
+    if previous is not None and _EQUATED.fullmatch(between):
+        return ValueName(last.text, behind, previous=last.previous)
+    if previous is not None and _CONTINUED.fullmatch(between) and _are_alike(previous, token):
+        return ValueName(last.text, behind, previous=last.previous, position=last.position)
+    key = _key(between, is_first=previous is None)
+    earlier = last.text or last.previous
+    if key:
+        if names.is_preposition(names.words(key)):  # "trained 2026-11-24 in 3 s"
+            key = f"{last.text} {key}"
+        return ValueName(key, behind, previous=earlier, position=Position.WITHIN if is_within else Position.NAMED)
+    aside = Position.NAMED if previous is None else Position.ASIDE
+    position = Position.WITHIN if is_within else aside
+    return ValueName(last.text if is_within else "", behind, previous=earlier, position=position)
+
+
+def _key_text(before: str) -> str:
+    """Return the text before a value without what separates it from its name."""
+    return _KEY_END.sub("", before[-names.LONGEST :])
+
+
+def _key(between: str, *, is_first: bool) -> str:
+    """Return the words right before a value; empty if there are none, or if they belong to the value before it."""
+    text = _UNIT_BEHIND.sub("", _KEY_END.sub("", between))
+    pieces = _PIECES.split(text)
+    is_own = is_first or len(pieces) == 1 or bool(names.words(pieces[-1]))
+    with_words = [number for number, piece in enumerate(pieces) if names.words(piece)]
+    if not with_words:
         return ""
-    if token.lastgroup != _NUMBERS:
-        return (token.lastgroup or "").replace("_", " ")
-    number = float(token[0])
-    if context.started and abs(number - context.started) < DAY:
-        return "times"
-    is_likely = number >= SMALLEST_ID or _BEFORE_ID.search(token.string[: token.start()])
-    return "process ids" if token[0].isdecimal() and int(token[0]) in context.ids and is_likely else ""
+    last = with_words[-1]
+    return pieces[last].strip() if is_own or last > 0 else ""
+
+
+def _is_within(token: re.Match[str]) -> bool:
+    """Return whether a token is a part of a path or of a longer name."""
+    before, behind = token.string[: token.start()][-1:], token.string[token.end() :][:1]
+    if Form(token.lastgroup) not in (Form.DATE, Form.ID, Form.NUMBER):
+        return False
+    return bool(before and before in "/_-" and _WITHIN.match(before)) or (
+        behind in ("_", "/") and before not in ("", " ")
+    )
+
+
+def _are_alike(left: re.Match[str], right: re.Match[str]) -> bool:
+    """Return whether two values have the same form, as those of a list have."""
+    between = left.string[left.end() : right.start()].strip()
+    return left.lastgroup == right.lastgroup and (bool(between) or left.lastgroup != Form.NUMBER.value)
+
+
+def _heads(line: str) -> list[str]:
+    """Return the heads of a table's columns; empty if the line is none of heads."""
+    text = _COLOR.sub("", line[:LOOKED_AT]).strip().strip("|")
+    cells = _CELLS.split(text.strip())
+    are_heads = len(cells) > 1 and not re.search(r"\d", text) and all(names.words(cell) for cell in cells)
+    return cells if are_heads else []
+
+
+def _continues(line: str, heads: list[str]) -> bool:
+    """Return whether a line is one of the table with these heads: a row, or a rule between rows."""
+    return bool(heads) and (len(_ends(line)) == len(heads) or not re.search(r"\w", line))
+
+
+def _ends(line: str) -> list[int]:
+    """Return where the cells of a line end."""
+    text = _COLOR.sub("", line[:LOOKED_AT]).rstrip().rstrip("|")
+    start = len(text) - len(text.lstrip().lstrip("|").lstrip())
+    return [*(match.start() for match in _CELLS.finditer(text, start)), len(text)]
+
+
+def _columns(line: str, tokens: Sequence[re.Match[str]], heads: list[str]) -> list[str]:
+    """Return the head of each value's column; empty texts if the line is no row under the heads."""
+    ends = _ends(line) if heads else []
+    if not heads or len(ends) != len(heads):
+        return [""] * len(tokens)
+    return [heads[next(number for number, end in enumerate(ends) if token.start() < end)] for token in tokens]

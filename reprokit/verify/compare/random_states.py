@@ -10,12 +10,13 @@ from reprokit.verify.compare.match import RunPair, SeriesPair
 from reprokit.verify.compare.processes import marked_if_stopped
 from reprokit.verify.compare.series_leaves import LineWording, at_end, leaf
 
+NAME = "random states"
 _IN_TRAILS = {"random": "python"}  # generators with another name in trails
 
 
 def compare(runs: RunPair, idle: Set[tuple[str, str]] = frozenset()) -> Difference:
     """Return a leaf for each generator; `idle` ones differ, but no step of a trail drew from them."""
-    return group("random states", tuple(_state(runs, pair, idle) for pair in runs.of("random_state")))
+    return group(NAME, tuple(_state(runs, pair, idle) for pair in runs.of("random_state")))
 
 
 def _state(runs: RunPair, pair: SeriesPair, idle: Set[tuple[str, str]]) -> Difference:

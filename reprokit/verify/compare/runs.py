@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -56,6 +57,36 @@ _ENVIRONMENT, _PROCESSES = "environment", "processes"
 _FROM_START = frozenset(["seeds", "process metrics", "weights"])
 
 
+class Level(Enum):
+    """What a category is about."""
+
+    EXECUTION = "execution"  # what went in, and how the processes ran and ended
+    TRAINING = "training"
+    RESULT = "result"
+    BOOKKEEPING = "bookkeeping"  # of the run itself: never compared
+
+
+LEVELS = {
+    "command": Level.EXECUTION,
+    _ENVIRONMENT: Level.EXECUTION,
+    "entropy": Level.EXECUTION,
+    _PROCESSES: Level.EXECUTION,
+    "seeds": Level.EXECUTION,
+    "samples": Level.TRAINING,
+    "trail": Level.TRAINING,
+    "process metrics": Level.TRAINING,
+    "weights": Level.TRAINING,
+    "evaluation metrics": Level.TRAINING,
+    random_states.NAME: Level.TRAINING,
+    tracker_metrics.CATEGORY: Level.RESULT,
+    "outputs": Level.RESULT,
+    "snapshots": Level.RESULT,
+    "console": Level.RESULT,
+    "exit status": Level.EXECUTION,
+    "times": Level.BOOKKEEPING,
+}
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Two runs, the tree of their differences and its context."""
@@ -74,8 +105,15 @@ class Comparison:
         return shared(self.left.run, self.right.run)
 
     @property
+    def levels(self) -> frozenset[Level]:
+        """Return the levels of which anything was compared and is the same; a random state alone is no training."""
+        categories = (child for child in self.tree.children if child.name != random_states.NAME)
+        compared = (child for child in categories if any(leaf.verdict.is_same for leaf in child.leaves()))
+        return frozenset(LEVELS[category.name] for category in compared)
+
+    @property
     def identical(self) -> bool:
-        """Return whether nothing that was compared differs."""
+        """Return whether nothing that was compared differs but bookkeeping."""
         return self.verdict is Verdict.IDENTICAL
 
     @property

@@ -20,11 +20,10 @@ from reprokit.printable import cut, printable
 from reprokit.rundir import RunDirectory
 from reprokit.tolerance import Tolerances
 from reprokit.verify.compare import outputs
-from reprokit.verify.compare.console import line_context
 from reprokit.verify.compare.declared_lines import DeclaredLines
 from reprokit.verify.compare.declared_outputs import DeclaredIgnores, UncoveredPart, own_name
 from reprokit.verify.compare.match import match
-from reprokit.verify.compare.printed_lines import printed_lines, result_spans, varying
+from reprokit.verify.compare.printed_lines import LineComparer, printed_lines, result_spans
 from reprokit.verify.compare.runs import Comparison, compare
 from reprokit.verify.ignores import CONSOLE, LONGEST, OUTPUTS, Ignores, declared
 from reprokit.verify.read.scan import natural, of_process
@@ -261,7 +260,8 @@ def _glob(path: str) -> str:
 def _add_lines(drafts: _Drafts, runs: Sequence[RunDirectory], ignores: Ignores) -> None:
     """Propose rules for printed lines that differ, place by place, in streams with equally many."""
     heads = [console.heads(run) for run in runs]
-    contexts = [line_context(run, of_run) for run, of_run in zip(runs, heads, strict=True)]
+    pairs = list(combinations(range(len(runs)), 2))
+    contexts = [match(runs[i], runs[j], Tolerances()).contexts for i, j in pairs]
     for process in sorted(set.intersection(*map(set, heads)), key=natural):
         printed = [console.read(run, of_run[process]) for run, of_run in zip(runs, heads, strict=True)]
         for stream, name in enumerate(console.STREAMS):
@@ -272,8 +272,8 @@ def _add_lines(drafts: _Drafts, runs: Sequence[RunDirectory], ignores: Ignores) 
             if len(set(map(len, rows))) > 1:
                 drafts.leave(title, "the runs printed different numbers of lines")
             for texts in zip(*rows, strict=False):
-                pairs = combinations(range(len(runs)), 2)
-                if any(varying(texts[i], texts[j], (contexts[i], contexts[j])) is None for i, j in pairs):
+                compared = zip(contexts, pairs, strict=True)
+                if any(LineComparer(of_pair).compare(texts[i], texts[j]) is None for of_pair, (i, j) in compared):
                     _add_line(drafts, title, texts)
 
 

@@ -12,14 +12,17 @@ from typing import Any, NamedTuple
 
 from reprokit.artifacts import tracker_files
 from reprokit.artifacts.tracker_files import Logged, LogPoint, kind_of
-from reprokit.difference import Difference, Side, Verdict, different, group, missing
+from reprokit.difference import BookkeepingKind, Difference, Side, Verdict, different, group, missing
 from reprokit.errors import ReprokitError
 from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.rundir import RunDirectory
 from reprokit.tolerance import Tolerance
+from reprokit.verify.bookkeeping.recognition import Contexts, recognized
+from reprokit.verify.compare.file_bookkeeping import value_name
 from reprokit.verify.compare.match import RunPair
 from reprokit.verify.compare.outputs import found as found_output
 from reprokit.verify.read.normalization import Normalizations
+from reprokit.verify.read.output_paths import OutputPaths
 from reprokit.verify.read.scan import natural
 
 CATEGORY = "metrics in files"
@@ -54,14 +57,15 @@ class TrackerMetrics:
     digests: dict[str, list[str]] = field(default_factory=dict)  # of the files, by place
 
 
-def read(run: RunDirectory, outputs: OutputsFile | None) -> TrackerMetrics:
-    """Return the series in a run's outputs whose files still exist."""
+def read(run: RunDirectory, outputs: OutputsFile | None, paths: OutputPaths | None = None) -> TrackerMetrics:
+    """Return the series in a run's outputs whose files still exist; `paths` are the names that both runs have."""
+    paths = paths or OutputPaths()
     normalizations = Normalizations()
     metrics, points_by_file = TrackerMetrics(), defaultdict(list)
     remaining = MOST_POINTS
     files = [file for file in (outputs.files if outputs else ()) if kind_of(file.path)]
     for number, file in enumerate(sorted(files, key=lambda file: file.path)):
-        place = _place(normalizations.path(file.path), kind_of(file.path))
+        place = _place(paths.common(normalizations.path(file.path)), kind_of(file.path))
         metrics.trackers[place] = kind_of(file.path)
         metrics.digests.setdefault(place, []).append(file.digest)
         if number >= MOST_FILES or remaining <= 0:
@@ -115,7 +119,7 @@ def _content(run: RunDirectory, file: OutputFile) -> Logged | None:
 
 def compare(runs: RunPair) -> tuple[Difference, ...]:
     """Return the category with a leaf for each series; nothing if neither run has such files."""
-    left, right = map(read, runs.directories, runs.outputs)
+    left, right = map(read, runs.directories, runs.outputs, runs.paths)
     tolerance = runs.accepted("metrics")
     if not (left.trackers or right.trackers):
         return ()
@@ -123,7 +127,8 @@ def compare(runs: RunPair) -> tuple[Difference, ...]:
     skipped = {leaf.name for leaf in leaves}
     for name in sorted({*left.series, *right.series}, key=lambda name: name.order):
         if name.place not in skipped:
-            leaves.append(_leaf(name, left.series.get(name), right.series.get(name), tolerance))
+            series = left.series.get(name), right.series.get(name)
+            leaves.append(_bookkeeping(name, *series, runs.contexts) or _leaf(name, *series, tolerance))
     leaves += _damaged_rest(left, right, skipped)
     return (group(CATEGORY, tuple(leaves)),)
 
@@ -149,6 +154,28 @@ def _damaged_rest(left: TrackerMetrics, right: TrackerMetrics, skipped: set[str]
     for place in sorted({*left.problems, *right.problems} - skipped, key=natural):
         problem = left.problems.get(place) or right.problems[place]
         yield Difference(f"the rest of {place}", Verdict.NOT_RECORDED, detail=f"not compared: {problem}")
+
+
+def _bookkeeping(
+    name: TrackerSeries, left: list[LogPoint] | None, right: list[LogPoint] | None, contexts: Contexts
+) -> Difference | None:
+    """Return the leaf of a series of times or rates in which nothing but the values differs; else None."""
+    if left is None or right is None or len(left) != len(right):
+        return None
+    pairs = [pair for pair in zip(left, right, strict=True) if pair[0] != pair[1]]
+    kinds = {_kind(name, *pair, contexts) for pair in pairs}
+    kind = kinds.pop() if len(kinds) == 1 else None
+    if kind is None:
+        return None
+    texts = summary(left), summary(right)
+    return Difference(str(name), Verdict.BOOKKEEPING, *texts, kind.counted(len(pairs)), kind=kind, count=len(pairs))
+
+
+def _kind(name: TrackerSeries, left: LogPoint, right: LogPoint, contexts: Contexts) -> BookkeepingKind | None:
+    if (left.step, left.dtype) != (right.step, right.dtype):
+        return None
+    texts = [repr(point.number) if point.number is not None else str(point) for point in (left, right)]
+    return recognized(value_name(name.series), texts[0], texts[1], contexts)
 
 
 def _leaf(

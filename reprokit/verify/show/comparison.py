@@ -5,7 +5,6 @@ reprokit/schemas/verify.schema.json and diff.schema.json describe the documents.
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,24 +16,27 @@ from reprokit.artifacts.descriptions import histogram
 from reprokit.difference import Difference, Role, Verdict, overall
 from reprokit.printable import bounded, cut
 from reprokit.screen import Cells, print_rows
+from reprokit.verify.compare.runs import LEVELS, Level
 from reprokit.verify.compare.series_leaves import KINDS
-from reprokit.verify.ignores import behind_verdict, ignored_in
+from reprokit.verify.ignores import ignored_in
+from reprokit.verify.verdict import counted_bookkeeping, files_line, sentence, shortened, verdict_line
 
 if TYPE_CHECKING:
     from reprokit.rundir import RunDirectory
     from reprokit.verify.compare.runs import Comparison
 
-NOT_BITWISE = "not bitwise identical; within the tolerance asked for"
 CAUSAL = ("entropy", "environment", "command", "seeds")  # categories of causes
 RACING = ("clock", "memory")  # sources of a run itself that can be causes
 CAUSES = 6  # likely causes of a difference that are listed
 FACTS = 4  # facts of the environment named in the short table
 TELLING = ("weights at the end of model", "replay fidelity")  # prefixes of leaves that users look for in a category
 VALUE = 60  # characters of a value
+NOTHING = "neither run recorded any"
+LISTED = 5  # values of a category that are bookkeeping, in the short table
 
-_LONG_DIGEST = re.compile(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}")
 STYLES = {
     Verdict.IDENTICAL: "green",
+    Verdict.BOOKKEEPING: "green",
     Verdict.TOLERATED: "yellow",
     Verdict.DIFFERENT: "bold red",
     Verdict.MISSING: "bold red",
@@ -54,26 +56,6 @@ class TableRow:
     verdict: Verdict
     text: str
     depth: int = 0
-
-
-def verdict_line(comparison: Comparison) -> str:
-    """Return the result of a comparison in one line, with how much of it the user's rules ignored."""
-    return _verdict_words(comparison) + behind_verdict(comparison.ignores)
-
-
-def _verdict_words(comparison: Comparison) -> str:
-    first = comparison.tree.first()
-    if first is not None:
-        return f"different: {shortened(sentence(first))}"
-    tolerated = comparison.tree.first_tolerated()
-    if tolerated is not None:
-        return f"tolerated: {NOT_BITWISE}; first {shortened(sentence(tolerated))}"
-    if comparison.shared is not None:
-        return "identical: this is one run compared with itself, which proves nothing"
-    causes = sum(1 for leaf in comparison.tree.leaves() if leaf.can_change_results)
-    count = "one fact" if causes == 1 else f"{causes} facts"
-    addition = f", although {count} could have changed it" if causes else ""
-    return f"identical: everything that was recorded and is compared is the same, bit for bit{addition}"
 
 
 def causes(comparison: Comparison) -> Iterator[str]:
@@ -96,6 +78,18 @@ def rows(comparison: Comparison, *, every_leaf: bool) -> Iterator[TableRow]:
             yield from _tree(category, 0)
         else:
             yield TableRow(category.name, category.verdict, shortened(headline(category)))
+            yield from _bookkeeping_rows(category)
+
+
+def _bookkeeping_rows(category: Difference) -> Iterator[TableRow]:
+    """Yield the first values of a category that are bookkeeping, if nothing else in it differs."""
+    if category.verdict.not_bitwise:
+        return
+    leaves = [leaf for leaf in category.leaves() if leaf.kind is not None]
+    for leaf in leaves[:LISTED]:
+        yield TableRow(leaf.name, leaf.verdict, shortened(_leaf_text(leaf)), 1)
+    if len(leaves) > LISTED:
+        yield TableRow("...", Verdict.BOOKKEEPING, f"{len(leaves) - LISTED} more: --all lists them", 1)
 
 
 def _tree(node: Difference, depth: int) -> Iterator[TableRow]:
@@ -110,14 +104,6 @@ def _leaf_text(leaf: Difference) -> str:
         return leaf.detail.removeprefix(leaf.name).lstrip(" :")  # the row shows the name
     values = leaf.left if leaf.left == leaf.right else f"{leaf.left or '-'} | {leaf.right or '-'}"
     return f"{values}  {leaf.detail}" if leaf.detail and values else values or leaf.detail
-
-
-def sentence(leaf: Difference) -> str:
-    """Return a leaf as a sentence."""
-    if leaf.is_sentence:
-        return leaf.detail
-    values = f"{leaf.left or 'absent'} against {leaf.right or 'absent'}" if leaf.left or leaf.right else ""
-    return ": ".join(filter(None, (leaf.name, values, leaf.detail)))
 
 
 def headline(category: Difference) -> str:
@@ -143,6 +129,10 @@ def headline(category: Difference) -> str:
             child for child in category.children if child.name.startswith(TELLING) and child not in information
         ]
         return "; ".join([*map(_value, telling_nodes), _facts_words(information)])
+    counts = category.bookkeeping()
+    if counts:
+        differ = "differs" if sum(counts.values()) == 1 else "differ"
+        return f"{_equal_words(category)}; {counted_bookkeeping(counts)} {differ}".removeprefix(f"{NOTHING}; ")
     return _equal_words(category)
 
 
@@ -179,7 +169,8 @@ def _equal_words(category: Difference) -> str:
     """Describe what was compared in a category without differences."""
     equal_parts = [child for child in category.children if child.verdict is Verdict.IDENTICAL]
     if not equal_parts:
-        return next((sentence(leaf) for leaf in category.leaves() if leaf.detail), "neither run recorded any")
+        leaves = (leaf for leaf in category.leaves() if leaf.detail and leaf.kind is None)
+        return next(map(sentence, leaves), NOTHING)
     text = _value(next((part for part in equal_parts if part.name.startswith(TELLING)), equal_parts[0]))
     return f"{len(equal_parts)} compared, all the same; {text}" if len(equal_parts) > 1 else text
 
@@ -188,11 +179,6 @@ def _value(part: Difference) -> str:
     """Return the name of an equal node with the value of its last leaf: for weights the digest of all."""
     *_, leaf = part.leaves()
     return f"{part.name}: {leaf.left or leaf.right}"
-
-
-def shortened(text: str) -> str:
-    """Return the text with shortened digests; --all and --json show them whole."""
-    return _LONG_DIGEST.sub(r"\1...", text)
 
 
 def print_comparison(comparison: Comparison, *, every_leaf: bool) -> None:
@@ -229,7 +215,11 @@ def document(comparison: Comparison) -> dict[str, Any]:
         **({"ignores": [use.document() for use in comparison.ignores]} if comparison.ignores else {}),
         "notes": list(comparison.notes),
         "normalizations": list(comparison.normalizations),
-        "categories": [node(child) for child in comparison.tree.children],
+        "bookkeeping": {kind.value: count for kind, count in comparison.tree.bookkeeping().items()},
+        "categories": [
+            {**node(child), "level": LEVELS[child.name].value if child.name in LEVELS else Level.RESULT.value}
+            for child in comparison.tree.children
+        ],
     }
 
 
@@ -240,7 +230,7 @@ def _run(run: RunDirectory) -> dict[str, Any]:
 
 def node(difference: Difference) -> dict[str, Any]:
     """Return a node of the tree and its children for a JSON document."""
-    result = {
+    result: dict[str, Any] = {
         "name": difference.name,
         "verdict": difference.verdict.value,
         "left": difference.left,
@@ -255,6 +245,8 @@ def node(difference: Difference) -> dict[str, Any]:
         ]
     if difference.role is not Role.OWN:
         result["role"] = difference.role.name.lower()
+    if difference.kind is not None:
+        result.update(kind=difference.kind.value, count=difference.count)
     return {**result, "figures": dict(difference.figures)} if difference.figures else result
 
 
@@ -278,19 +270,7 @@ def print_tree(tree: Difference, left: Path, right: Path, *, every_leaf: bool) -
     if not every_leaf and len(rows) > SHORT:
         footer.insert(0, f"{len(rows) - SHORT} more lines: --all shows them")
         rows = rows[:SHORT]
-    print_rows(_files_verdict(tree), rows, footer, STYLES[overall(tree)])
-
-
-def _files_verdict(tree: Difference) -> str:
-    first = tree.first()
-    if first is not None:
-        return f"different: {sentence(first)}"
-    tolerated = tree.first_tolerated()
-    if tolerated is not None:
-        return f"tolerated: {NOT_BITWISE}; first {sentence(tolerated)}"
-    files = sum(1 for leaf in tree.leaves() if leaf.left != "directory")
-    content = f"{files} files hold the same" if tree.children else tree.detail or "the same bytes"
-    return f"identical: {content}"
+    print_rows(files_line(tree), rows, footer, STYLES[overall(tree)])
 
 
 def _file_rows(tree: Difference, depth: int, *, every_leaf: bool) -> Iterator[Cells]:

@@ -9,8 +9,8 @@ from reprokit.difference import Verdict
 from reprokit.rundir import HOSTS
 from reprokit.screen import Cells, print_rows
 from reprokit.verify.compare.hosts import HostsComparison
-from reprokit.verify.ignores import behind_verdict
-from reprokit.verify.show.comparison import FORMAT, STYLES, causes, document, rows, verdict_line
+from reprokit.verify.show.comparison import FORMAT, STYLES, causes, document, rows
+from reprokit.verify.verdict import hosts_line, verdict_line
 
 
 def print_hosts(result: HostsComparison, *, every_leaf: bool) -> None:
@@ -21,18 +21,7 @@ def print_hosts(result: HostsComparison, *, every_leaf: bool) -> None:
     if differing and not every_leaf:
         pair = (f"{side}/{HOSTS}/{differing[0]}" for side in (result.left, result.right))
         notes.append(f"more of this host: reprokit verify {' '.join(pair)}")
-    print_rows(_verdict(result), list(_rows(result, every_leaf)), notes, f"bold {STYLES[result.verdict]}")
-
-
-def _verdict(result: HostsComparison) -> str:
-    if result.lacking:
-        name, side = result.lacking[0]
-        return f"different: the {side} run has no part of host {name}"
-    name, comparison = next(iter(result.hosts.items()))
-    if result.verdict is Verdict.IDENTICAL:
-        everything = "everything that was recorded and is compared is the same"
-        return f"identical: on each of {len(result.hosts)} hosts {everything}{behind_verdict(result.ignores)}"
-    return verdict_line(comparison).replace(": ", f": host {name}: ", 1)
+    print_rows(hosts_line(result), list(_rows(result, every_leaf)), notes, f"bold {STYLES[result.verdict]}")
 
 
 def _rows(result: HostsComparison, every_leaf: bool) -> Iterator[Cells]:

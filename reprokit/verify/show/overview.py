@@ -19,8 +19,8 @@ from reprokit.verify.compare.metrics import WORDINGS, text
 from reprokit.verify.compare.status import failed, seconds
 from reprokit.verify.read.metric_lines import END_WEIGHTS, TrackerLine
 from reprokit.verify.read.scan import ScannedSeries, SeriesKey, of_process
-from reprokit.verify.show.comparison import shortened
 from reprokit.verify.show.summary import RunSummary, not_covered, warnings
+from reprokit.verify.verdict import shortened
 
 TRACKERS = {"mlflow": "MLflow", "wandb": "Weights & Biases"}
 SHOWN = 6  # lines of a kind on one screen
