@@ -132,6 +132,11 @@ class Difference:
                 return verdict
         return Verdict.NOT_RECORDED
 
+    @property
+    def may_be_declared(self) -> bool:
+        """Whether this is a leaf that differs, if only in bookkeeping: what the user declares comes before it."""
+        return self.judged is not None and (self.judged.differs or self.judged is Verdict.BOOKKEEPING)
+
     def leaves(self) -> Iterator[Difference]:
         """Yield every leaf in causal order."""
         if self.judged is not None:

@@ -329,8 +329,7 @@ class _Comparison:
     def _declared(self, difference: Difference | None, left: Part | None, right: Part | None) -> Difference | None:
         """Return the result for a part, as ignored where it differs and the user declared that it may."""
         part, declared = left or right, self._options.declared
-        is_whole = difference is not None and difference.judged is not None and difference.verdict.differs
-        if declared is None or difference is None or part is None or not is_whole:
+        if declared is None or difference is None or part is None or not difference.may_be_declared:
             return difference
         root = f"{self._format.root}/" if self._format is not None else ""
         paths = dict.fromkeys((f"{self._name}/{part.name.removeprefix(root)}", f"{self._name}/{part.name}"))

@@ -125,7 +125,7 @@ def _by_lines(
     keys = None if options.declared is None else LineKeys(name, left, right, options.limits.text)
     for numbers, pair in aligned.pairs():
         difference = compare_line(_place_of(name, numbers), *pair)
-        if keys is not None and difference is not None and difference.judged is not None:
+        if keys is not None and difference is not None:
             difference = _declared(difference, keys.path(*numbers), options.declared, *pair)
         differences.add(difference)
     if not differences.found:
@@ -202,7 +202,7 @@ def _declared(
     difference: Difference, path: str, declared: DeclaredParts | None, left: str | None = None, right: str | None = None
 ) -> Difference:
     """Return the difference of a value or line, as ignored where the user declared that it may differ."""
-    if declared is None or not difference.verdict.differs:
+    if declared is None or not difference.may_be_declared:
         return difference
     texts = (difference.left, difference.right) if left is None and right is None else (left, right)
     sides = (None if text is None else Value(path, text) for text in texts)
