@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.object_store import ObjectStore, serving
+from tests.slurm import Slurm, one_node
 from tests.support import PLAIN_IMPORTS, Reprokit
 
 sys.dont_write_bytecode = False  # the second worker, and make test-all, need not rewrite all assertions again
@@ -45,6 +46,13 @@ def object_store() -> Iterator[ObjectStore]:
     """A store that speaks S3, a process on this machine."""
     with serving() as store:
         yield store
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    """A Slurm of this machine alone."""
+    with one_node(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -22,11 +22,13 @@ from reprokit.errors import BadStudy, CannotBegin, EngineUnusable, ReprokitError
 from reprokit.study import description, engines, runner, store
 from reprokit.study.attempt import PairReport, PairTask, Task, encoded_report
 from reprokit.study.description import Engine, Study
-from reprokit.study.engines import jobs, kubernetes, shared_store, slurm, worker
+from reprokit.study.engines import jobs, kubernetes, shared_store, worker
+from reprokit.study.engines import slurm as slurm_engine
 from reprokit.study.engines.engine import PairSchedule
 from reprokit.study.engines.tasks import JOBS, Desk, TaskCounts
 from reprokit.study.engines.worker import Claim, JobEnd
 from reprokit.study.results import Evaluation, MetricSeries, PairResult, RunResult
+from tests.slurm import Slurm
 from tests.study.studies import OUT, PYTHON, run, words, written
 from tests.support import COMMAND, LIMIT, training_text
 
@@ -103,6 +105,18 @@ def test_slurm_jobs_that_are_preempted_are_lost_and_not_made_again(tmp_path: Pat
     assert runs["recorded", "first"].worker.startswith("job ")
     assert {one.together for one in runs.values()} == {2}
     assert not [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
+
+
+@pytest.mark.slow
+def test_jobs_of_a_slurm_without_accounting_are_lost_when_they_die_and_say_nothing_of_it(
+    tmp_path: Path, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
+    engine = 'kind = "slurm"\nparallel = 2'
+    written(tmp_path, TWO.format(engine=engine), training("b'submitit.core._submit'", "signal.SIGKILL"))
+    said = run(tmp_path, status=1)
+    check_death(tmp_path, said)
+    assert all(line.startswith("reprokit: ") for line in said.splitlines()), said
 
 
 # The depot
@@ -183,19 +197,21 @@ def test_what_is_kept_needs_a_shared_directory(tmp_path: Path) -> None:
 
 
 def test_slurm_has_the_parameters_that_submitit_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = os.environ["PATH"]
+    monkeypatch.setenv("PATH", str(tmp_path))  # there may be a Slurm
     with pytest.raises(EngineUnusable, match="there is no sbatch here"):
-        slurm.check(Engine(kind="slurm"))
+        slurm_engine.check(Engine(kind="slurm"))
     sbatch = tmp_path / "sbatch"
     sbatch.write_text("#!/bin/sh\ncp \"$1\" submitted\necho 'Submitted batch job 7'\n")
     sbatch.chmod(0o755)
     (tmp_path / "srun").symlink_to(sbatch)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{usual}")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(EngineUnusable, match="no parameter partitoin for Slurm; it has account, "):
-        slurm.check(Engine(kind="slurm", options={"partitoin": "x"}))
+        slurm_engine.check(Engine(kind="slurm", options={"partitoin": "x"}))
     settings = Engine(kind="slurm", options={"partition": "gpu", "time": 30, "gres": "gpu:1", "cpus_per_task": 4})
-    slurm.check(settings)
-    slurm.Slurm(settings, tmp_path).submit("place", "name")
+    slurm_engine.check(settings)
+    slurm_engine.Slurm(settings, tmp_path).submit("place", "name")
     script = (tmp_path / "submitted").read_text()
     for line in ("partition=gpu", "time=30", "gres=gpu:1", "cpus-per-task=4", "no-requeue"):
         assert f"#SBATCH --{line}\n" in script
