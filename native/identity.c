@@ -42,13 +42,25 @@ void rk_child_identity(char *text, const struct rk_thread *thread, uint32_t numb
 }
 
 /* Variables in which launchers set a rank, frameworks before process managers: torchrun, JAX, horovodrun, Open MPI,
- * MVAPICH, PMIx, MPICH, PALS, Slurm. TF_CONFIG is JSON. */
-static const char *const rank_variables[] = {
-    "RANK",      "JAX_PROCESS_ID", "TF_CONFIG",   "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK",
-    "PMIX_RANK", "PMI_RANK",       "PALS_RANKID", "SLURM_PROCID",
+ * MVAPICH, PMIx, MPICH, PALS, Slurm. TF_CONFIG is JSON. `launch` tells the ranks of one launch from equal ones of
+ * another: Slurm's batch script has rank 0 as well as a task of its srun. */
+static const struct {
+    const char *name, *launch;
+} rank_variables[] = {
+    {"RANK", NULL},
+    {"JAX_PROCESS_ID", NULL},
+    {"TF_CONFIG", NULL},
+    {"HOROVOD_RANK", NULL},
+    {"OMPI_COMM_WORLD_RANK", NULL},
+    {"MV2_COMM_WORLD_RANK", NULL},
+    {"PMIX_RANK", "PMIX_NAMESPACE"},
+    {"PMI_RANK", "PMI_JOBID"},
+    {"PALS_RANKID", NULL},
+    {"SLURM_PROCID", "SLURM_STEP_ID"},
 };
 
 #define RANK_DIGITS 20
+#define ASSIGNMENT  (RANK_DIGITS + 64)
 
 /* Returns the text after the first `"key":` in JSON; NULL if there is none. TF_CONFIG needs no real parser. */
 static const char *json_value(const char *text, const char *key) {
@@ -105,25 +117,35 @@ static void append_job(void) {
     rk_append(rk_identity, sizeof(rk_identity), length, job + 1);
 }
 
+/* Writes " VARIABLE=RANK ", or " VARIABLE=RANK@LAUNCH " with a check of what names the launch. */
+static void write_assignment(char text[ASSIGNMENT], size_t variable, const char *rank) {
+    const char *launch = rank_variables[variable].launch ? getenv(rank_variables[variable].launch) : NULL;
+    size_t length = rk_append(text, ASSIGNMENT, 0, " ");
+    length = rk_append(text, ASSIGNMENT, length, rank_variables[variable].name);
+    length = rk_append(text, ASSIGNMENT, length, "=");
+    length = rk_append(text, ASSIGNMENT, length, rank);
+    if (launch && *launch) {
+        length = rk_append(text, ASSIGNMENT, length, "@");
+        length = rk_append_hex(text, ASSIGNMENT, length, rk_check(launch, strlen(launch), 0));
+    }
+    rk_append(text, ASSIGNMENT, length, " ");
+}
+
 /* Names this process by its rank if a variable sets one that its parent did not have. Inside a rank of another
  * launcher, as if mpirun starts torchrun, the outer rank's name comes first. Ranks of reprokit's own launcher name no
  * process, as a recording inside a job may be replayed outside of it. */
 static void apply_ranks(void) {
     const char *before = getenv("REPROKIT_RANK");
-    char rank[RANK_DIGITS + 1], assignment[RANK_DIGITS + 32];
+    char rank[RANK_DIGITS + 1], assignment[ASSIGNMENT];
     bool is_named = false;
     for (size_t i = 0; i < RK_LENGTH(rank_variables); i++) {
-        if (!rank_of(rank_variables[i], rank, sizeof(rank))) continue;
-        size_t length = rk_append(assignment, sizeof(assignment), 0, " ");
-        length = rk_append(assignment, sizeof(assignment), length, rank_variables[i]);
-        length = rk_append(assignment, sizeof(assignment), length, "=");
-        length = rk_append(assignment, sizeof(assignment), length, rank);
-        rk_append(assignment, sizeof(assignment), length, " ");
+        if (!rank_of(rank_variables[i].name, rank, sizeof(rank))) continue;
+        write_assignment(assignment, i, rank);
         if (strstr(rk_plan.ranks, assignment)) continue;
         rk_append(rk_ranks, sizeof(rk_ranks), strlen(rk_ranks), assignment);
         if (is_named || (before && strstr(before, assignment))) continue;
         is_named = true;
-        length = rank_prefix();
+        size_t length = rank_prefix();
         length = rk_append(rk_identity, sizeof(rk_identity), length, length ? ".rank" : "rank");
         rk_append(rk_identity, sizeof(rk_identity), length, rank);
         append_job();

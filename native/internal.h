@@ -28,6 +28,7 @@ enum rk_state { RK_STATE_UNKNOWN = 0, RK_STATE_OFF = 1, RK_STATE_ON = 2 };
 extern int rk_state; /* enum rk_state */
 /* plan.c: stores the run directory's path and reads its shim.plan; returns 0, -EINVAL if that is damaged, or -errno. */
 int rk_read_plan(const char *run);
+bool rk_run_is_over(void); /* after rk_read_plan: the launcher has closed the run, of which no process was left */
 extern struct rk_plan rk_plan;
 extern char rk_run[RK_RUN_PATH + 1];
 bool rk_start(void);                               /* returns whether this process belongs to a run */
@@ -432,6 +433,7 @@ void rk_children_start(void);
 
 /* file: a path, or a name to look up in PATH if in_path; NULL if the program is given by a descriptor. */
 void rk_look_for_shim(const char *file, bool in_path, const char *identity);
+void rk_look_for_supervisor(bool is_rank);
 
 /* ---- clock.c ---------------------------------------------------------------------------------------- */
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include "internal.h"
 
@@ -14,6 +15,12 @@ char rk_run[RK_RUN_PATH + 1];
 static bool is_plan(void) {
     return memcmp(rk_plan.magic, "RKPLAN\0", 8) == 0 && rk_plan.abi == RK_ABI &&
            rk_check(&rk_plan, offsetof(struct rk_plan, check), 0) == rk_plan.check;
+}
+
+bool rk_run_is_over(void) {
+    char path[RK_RUN_PATH + 16];
+    rk_append(path, sizeof(path), rk_append(path, sizeof(path), 0, rk_run), "/entropy/over");
+    return rk_call(SYS_faccessat, AT_FDCWD, (long)path, F_OK, 0, 0, 0) == 0;
 }
 
 int rk_read_plan(const char *run) {

@@ -23,6 +23,10 @@ static bool belongs_to_a_run(void) {
         rk_say("warning: shim.plan is damaged or of another ABI number: this process runs without the shim");
     else if (error && *rk_run)
         rk_tell_lost(RK_LOST_PLAN, identity ? identity : "0");
+    if (!error && rk_run_is_over()) {
+        unsetenv("REPROKIT_RUN"); /* nor do the agent and its children belong to it */
+        return false;
+    }
     return !error && rk_identity_start(identity ? identity : "0");
 }
 
@@ -47,7 +51,8 @@ __attribute__((constructor)) static void constructor(void) {
     const char *given = getenv("REPROKIT_ID"), *ranks = getenv("REPROKIT_RANK");
     /* A rank: the agent and its children read the variables. */
     if (given && strcmp(given, rk_identity) != 0) setenv("REPROKIT_ID", rk_identity, 1);
-    if (given && strcmp(ranks ? ranks : "", rk_ranks) != 0) setenv("REPROKIT_RANK", rk_ranks, 1);
+    bool is_rank = strcmp(ranks ? ranks : "", rk_ranks) != 0;
+    if (given && is_rank) setenv("REPROKIT_RANK", rk_ranks, 1);
     rk_modules_start();
     rk_stack_start();
     rk_children_start();
@@ -55,6 +60,7 @@ __attribute__((constructor)) static void constructor(void) {
     rk_written_start();
     rk_pids_start();
     rk_cpuid_start();
+    rk_look_for_supervisor(is_rank);
     if (is_root()) rk_file_ready();
 }
 

@@ -1,5 +1,5 @@
 /* unshimmed.c - detects programs that will be executed without the shim, and reports them to the launcher if there is
- * no supervisor to answer their requests. */
+ * no supervisor to answer their requests; and processes that the supervisor does not reach. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -17,6 +17,12 @@ static bool is_supervised(void) {
     int fd = rk_open_by_broker(path, O_RDONLY | O_CLOEXEC, -ENOENT);
     if (fd >= 0) rk_close(fd);
     return fd >= 0;
+}
+
+/* Reports a process that is no descendant of the command, as a task of Slurm, which a daemon starts. A container may
+ * have a filter of its own: there ranks ask. */
+void rk_look_for_supervisor(bool is_rank) {
+    if (prctl(PR_GET_SECCOMP, 0, 0, 0, 0) == 0 || (is_rank && !is_supervised())) rk_uncovered("unsupervised");
 }
 
 /* Returns false for a program of another user or in another root. */

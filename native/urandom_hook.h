@@ -111,7 +111,7 @@ struct rk_plan {
     char profile[512];      /* replay: path of the recorded run's entropy directory */
     char shim[512];         /* path of this library, put back into LD_PRELOAD at exec */
     char python_path[512];  /* directory of the agent's sitecustomize, put back into PYTHONPATH */
-    char ranks[256];        /* " NAME=VALUE " each: the launcher's own ranks, which name no child */
+    char ranks[256];        /* " NAME=VALUE " or " NAME=VALUE@LAUNCH ": the launcher's own ranks, which name no child */
     uint32_t keyed;         /* 1: every request is answered from key, identity and a counter; nothing is stored */
     uint32_t clock;         /* 1: the real-time clock is recorded and replayed, process ids have stand-ins */
     uint32_t hide_rdrand;   /* 1: RDRAND and RDSEED are hidden by CPUID faulting */

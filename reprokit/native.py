@@ -31,18 +31,18 @@ _K1, _K2, _K3 = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 MODES = {"record": 1, "replay": 2}
 POLICIES = {"strict": 1, "derive": 2, "live": 3}
 _PLAN = struct.Struct("<8sIIII32s512s512s512s256sIIIIqI64sI4QII2QI36s")
-_RANKS = (  # as in native/identity.c
-    "RANK",
-    "JAX_PROCESS_ID",
-    "TF_CONFIG",
-    "HOROVOD_RANK",
-    "OMPI_COMM_WORLD_RANK",
-    "MV2_COMM_WORLD_RANK",
-    "PMIX_RANK",
-    "PMI_RANK",
-    "PALS_RANKID",
-    "SLURM_PROCID",
-)
+_RANKS = {  # as in native/identity.c: variables, and what tells their launch from another one
+    "RANK": "",
+    "JAX_PROCESS_ID": "",
+    "TF_CONFIG": "",
+    "HOROVOD_RANK": "",
+    "OMPI_COMM_WORLD_RANK": "",
+    "MV2_COMM_WORLD_RANK": "",
+    "PMIX_RANK": "PMIX_NAMESPACE",
+    "PMI_RANK": "PMI_JOBID",
+    "PALS_RANKID": "",
+    "SLURM_PROCID": "SLURM_STEP_ID",
+}
 
 
 def shim_path() -> Path:
@@ -206,8 +206,14 @@ def _own_ranks() -> bytes:
     """Return the variables, with their values, by which this process knows itself as a rank of a distributed job."""
     values = {name: os.environ.get(name, "") for name in _RANKS}
     values["TF_CONFIG"] = _tensorflow_rank(values["TF_CONFIG"])
-    ranks = [f" {name}={value} " for name, value in values.items() if re.fullmatch("[0-9]{1,20}", value)]
+    ranks = [f" {name}={value}{_launch(name)} " for name, value in values.items() if re.fullmatch("[0-9]{1,20}", value)]
     return "".join(ranks).encode()[:255]
+
+
+def _launch(name: str) -> str:
+    """Return a check of the name of the launch in which this process has the rank of a variable."""
+    launch = os.fsencode(os.environ.get(_RANKS[name], ""))
+    return f"@{check_in_python(launch):016x}" if launch else ""
 
 
 def _printed(plan: Plan) -> tuple[int, ...]:

@@ -69,6 +69,7 @@ TENSORS = "tensors"  # values that were saved: shards, and an index for each pro
 CONSOLE = "console"  # what processes printed, a file each
 SNAPSHOTS = "snapshots"
 HOSTS = "hosts"  # of a run of several hosts, which has no files of its own: the run of each, by its name
+OVER = "over"  # in ENTROPY, once no process of the run is left: what starts later is no part of it
 STOPPED = "stopped"
 SIGNALS = "signals"
 BUNDLED_DIRECTORY: Final = "/working-directory"  # which stands in bundles for the working directory of a run

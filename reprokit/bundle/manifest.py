@@ -36,6 +36,7 @@ NEVER = (
     rundir.SIGNALS,
     rundir.READ_BY,
     f"{rundir.ENTROPY}/process-ids",
+    f"{rundir.ENTROPY}/{rundir.OVER}",
     pending_lines.DIRECTORY,
     rundir.PROFILE,
     rundir.ANSWERS,

@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -161,6 +162,8 @@ class Finish:
         if self._plan.mode == RECORD:
             run.profile = facts
         if facts.sealed:  # otherwise a running process may write more lines
+            with suppress(OSError):  # first: what starts from now on writes none
+                (directory / rundir.OVER).touch(mode=0o600)
             self._seal_metrics()
             run.console = rundir.seal_console(self._path) if self._plan.console else None
 
@@ -280,7 +283,10 @@ class Finish:
 
     def _collect_modules(self) -> None:
         plan = self._plan
-        module_findings = modules.collect(self._path, plan.working_directory, plan.record_crypto, self._interrupted)
+        is_supervised = self._run.supervisor is not None and self._run.supervisor.is_on
+        module_findings = modules.collect(
+            self._path, plan.working_directory, plan.record_crypto, self._interrupted, is_supervised=is_supervised
+        )
         self._run.uncovered.extend(module_findings.uncovered)
         for refusal in module_findings.refused:
             self._warn(refusal.text)

@@ -46,7 +46,14 @@ COVERED = ("libstdc++.so",)
 CLOCK = b"clock "
 POLARS = ("_polars_runtime", "polars.abi3")
 CALLED_BY_SCRIPTS = ("libffi", "_cffi_backend")  # ctypes, cffi
-REMOTE = ("ssh", "rsh", "srun", "qrsh", "blaunch")  # these start programs on other hosts
+ELSEWHERE = "what it starts on other hosts is not recorded"
+QUEUED = "a job that begins after this run is no part of it; record inside of the job"
+REMOTE = {  # programs that have others started, and what is not recorded of these
+    **dict.fromkeys(("ssh", "rsh", "qrsh", "blaunch"), ELSEWHERE),
+    "srun": "what it starts on other hosts, or without this environment (--export), is not recorded",
+    **dict.fromkeys(("sbatch", "qsub", "bsub"), QUEUED),
+}
+UNSUPERVISED = b"unsupervised"  # written by the shim of a process that the supervisor does not reach
 CRYPTOGRAPHIC = (
     "libcrypto", "libssl", "libgnutls", "libgcrypt", "libsodium", "libnettle", "libhogweed", "libnss3", "libsoftokn3",
     "libfreebl", "libmbedcrypto", "libmbedtls", "libwolfssl", "libbotan", "libtomcrypt", "libk5crypto", "libs2n",
@@ -87,7 +94,14 @@ class CachedModule(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
         return (self.size, self.modified, self.inode) == (status.st_size, status.st_mtime_ns, status.st_ino)
 
 
-def collect(run: Path, code_directory: Path, include_crypto: bool, interrupted: Callable[[], bool]) -> ModuleFindings:
+def collect(
+    run: Path,
+    code_directory: Path,
+    include_crypto: bool,
+    interrupted: Callable[[], bool],
+    *,
+    is_supervised: bool = False,
+) -> ModuleFindings:
     """Scan every module that a process of the run loaded; `code_directory` holds the training's own code."""
     lines = set(rundir.beginning(run / rundir.MODULES, MAX_LIST).split(b"\n"))
     refused = [uncovered for keyword, uncovered in WORDS.items() if keyword in lines]
@@ -95,6 +109,12 @@ def collect(run: Path, code_directory: Path, include_crypto: bool, interrupted: 
     paths = _module_files(lines)
     findings.noted.extend(_clock_readers(lines, code_directory))
     findings.noted.extend(() if run.parent.name == rundir.HOSTS else _remote_launchers(paths))
+    if is_supervised and UNSUPERVISED in lines:
+        text = (
+            "processes of this run were started by a daemon, such as Slurm's, past the supervisor:"
+            " static and Go programs in them are not recorded (docs/clusters.md)"
+        )
+        findings.noted.append(Uncovered(source="program", text=text))
     findings.uncovered.extend(findings.noted)
     ignored_libraries = COVERED if include_crypto else COVERED + CRYPTOGRAPHIC
     cache = _read_cache()
@@ -128,8 +148,9 @@ def _module_files(lines: set[bytes]) -> list[str]:
 def _remote_launchers(paths: list[str]) -> Iterator[Uncovered]:
     """Yield the programs that start others out of the shim's reach; a part of a multi-host run has its own shim."""
     for path in paths:
-        if os.path.basename(path) in REMOTE:
-            text = f"{path} was run: what it starts on other hosts is not recorded (docs/clusters.md)"
+        what = REMOTE.get(os.path.basename(path))
+        if what is not None:
+            text = f"{path} was run: {what} (docs/clusters.md)"
             yield Uncovered(source="program", text=text, module=path)
 
 

@@ -7,10 +7,10 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -26,8 +26,16 @@ HYDRA = [f"{ROOT}/.venv-mpich/bin/mpiexec.hydra", "-n", "3"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 STEPS = str(TRAININGS / "mpi_steps.py")
 
+Function = TypeVar("Function", bound=Callable[..., None])
+
 pytestmark = pytest.mark.slow
-with_mpi = pytest.mark.extended  # make test-extended installs Open MPI, mpi4py, Dask and accelerate
+
+
+def with_mpi(function: Function) -> Function:
+    """Leave a test to make test-extended, which installs Open MPI, mpi4py, Dask and accelerate."""
+    needs_python = pytest.mark.skipif(not MPI.exists(), reason=f"{MPI} is not there: make .venv-mpi/.installed")
+    marked: Function = pytest.mark.extended(needs_python(function))
+    return marked
 
 
 @pytest.fixture(autouse=True)
@@ -59,8 +67,13 @@ def facts(run: Path, name: str) -> dict[str, dict[str, Any]]:
     return {line["p"]: line["facts"] for line in lines(run, "compute") if line["name"] == f"collectives {name}"}
 
 
+needs_mpich = pytest.mark.skipif(not Path(MPICH).exists(), reason=f"{MPICH} is not there: make .venv-mpich/.installed")
 each_launcher = pytest.mark.parametrize(
-    ("launch", "library"), [([*MPIRUN, str(MPI)], "Open MPI"), ([*HYDRA, MPICH], "MPICH")], ids=["open-mpi", "mpich"]
+    ("launch", "library"),
+    [
+        pytest.param([*MPIRUN, str(MPI)], "Open MPI", id="open-mpi"),
+        pytest.param([*HYDRA, MPICH], "MPICH", id="mpich", marks=needs_mpich),
+    ],
 )
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from reprokit import entropy
 from reprokit.entropy import fresh_requests
-from tests.support import COMMAND, Done, Reprokit, rest_slow, wait_until
+from tests.support import COMMAND, LIMIT, Done, Reprokit, rest_slow, wait_until
 
 HERE = Path(__file__).parent
 STATIC = (
@@ -457,3 +457,28 @@ def test_helpers_that_end_with_the_command_leave_a_sealed_run(reprokit: Reprokit
     script = reprokit.script("pool.py", code)
     assert reprokit.run("record", *options, "-o", "recorded", "--", sys.executable, str(script)).returncode == 0
     assert reprokit.facts("recorded")["profile"]["sealed"] is True
+
+
+def test_what_a_daemon_starts_is_past_the_supervisor_and_later_no_part_of_the_run(reprokit: Reprokit) -> None:
+    """As tasks of Slurm: only the environment leads to the run."""
+    waiting = "env -0 > variables.new; mv variables.new variables; while test ! -e go; do sleep 0.05; done"
+    recording = reprokit.start("record", "-q", "-o", "run", "--", "sh", "-c", waiting)
+    variables, code = (
+        reprokit.directory / "variables",
+        "import os, reprokit; reprokit.log(step=0, value=os.urandom(4).hex())",
+    )
+    wait_until(variables.exists, "the command's start")
+    pairs = (line.split("=", 1) for line in variables.read_text().rstrip("\0").split("\0"))
+    environment = {**dict(pairs), "REPROKIT_ID": "daemon"}
+    task = [sys.executable, "-c", code]
+    subprocess.run(task, env=environment, check=True)
+    (reprokit.directory / "go").touch()
+    _, said = recording.communicate(timeout=LIMIT)
+    assert said.count("past the supervisor") == 1
+    (uncovered,) = reprokit.facts("run")["uncovered"]
+    assert (uncovered["source"], "started by a daemon" in uncovered["text"]) == ("program", True)
+    shown = reprokit.run("show", "run").stdout
+    assert "log value of process daemon: " in shown
+    before = {path: path.read_bytes() for path in (reprokit.directory / "run").rglob("*") if path.is_file()}
+    subprocess.run(task, env=environment, check=True)
+    assert {path: path.read_bytes() for path in (reprokit.directory / "run").rglob("*") if path.is_file()} == before

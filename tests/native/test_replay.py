@@ -154,6 +154,30 @@ def test_a_rank_that_the_launcher_has_names_nobody(shim: Shim, program: str, mon
 
 
 @pytest.mark.parametrize(
+    ("rank", "launch"), [("SLURM_PROCID", "SLURM_STEP_ID"), ("PMI_RANK", "PMI_JOBID"), ("PMIX_RANK", "PMIX_NAMESPACE")]
+)
+def test_a_rank_of_another_launch_is_another_rank(
+    shim: Shim, program: str, monkeypatch: pytest.MonkeyPatch, rank: str, launch: str
+) -> None:
+    """A batch script of Slurm has rank 0, in no step, and so have a task of its srun, and one of that task's own."""
+    monkeypatch.setenv(rank, "0")
+    if rank != "SLURM_PROCID":
+        monkeypatch.setenv(launch, "7.0")
+    inner = f"{program} 8; {launch}=7.2 {program} 8; true"
+    command = ["sh", "-c", f"{program} 8; env {launch}=7.1 sh -c '{inner}'; true"]
+    recorded = shim.record(command)
+    assert {process for process, _ in shim.events()} == {"0/1", "rank0/1", "rank0.rank0"}
+    monkeypatch.setenv(rank, "1")  # the job is another one, and so are its steps
+    again = [
+        command[0],
+        command[1],
+        command[2].replace("7.1", "9.3").replace("7.2", "9.4").replace(f"env {launch}", f"env {rank}=0 {launch}"),
+    ]
+    assert shim.replay(again).stdout == recorded.stdout
+    assert shim.fidelity().exact == 3
+
+
+@pytest.mark.parametrize(
     ("outer", "inner", "name"),
     [
         ("PMIX_RANK=2", "", "rank2"),

@@ -46,7 +46,11 @@ _ALLOWED: dict[str, list[tuple[str, bool]]] = {
         *((re.escape(name), name not in _UNCHECKED) for name in sorted(rundir.FILES)),
         (r"[a-z]+\.json\.partial", False),
     ],
-    rundir.ENTROPY: [(r"[A-Za-z0-9-]+\.entropy", True), (r"[A-Za-z0-9-]+\.(?:lost|new)|fresh|process-ids", False)],
+    rundir.ENTROPY: [
+        (r"[A-Za-z0-9-]+\.entropy", True),
+        (r"[A-Za-z0-9-]+\.(?:lost|new)|fresh|process-ids", False),
+        (rundir.OVER, True),
+    ],
     rundir.EVALUATION: [(r"[0-9a-f]{16}-[0-9]+\.npy", True)],
     rundir.CONSOLE: [(r"[0-9a-f]{16}-[0-9]+\.console", True)],
     rundir.TRAIL: [(r"[A-Za-z0-9-]+\.trail", True), (r"[A-Za-z0-9.-]+\.new", False)],
@@ -149,6 +153,9 @@ def _readers(run: RunDirectory) -> Iterator[tuple[str, Callable[[], object]]]:
     yield rundir.METRICS, lambda: scan(run, Normalizations(), EvaluationChecker(run))
     if run.run.has_profile:
         yield rundir.ENTROPY, lambda: entropy.check(run.path / rundir.ENTROPY, run.run.profile)
+    over = f"{rundir.ENTROPY}/{rundir.OVER}"
+    if run.has(over):
+        yield over, lambda: run.read(over, 0)
     yield rundir.TRAIL, lambda: _check_trails(run)
     yield rundir.SAMPLES, lambda: [None for ledger in sample_ledgers.ledgers(run) for _ in ledger.read()]
     if run.keeps_console:
