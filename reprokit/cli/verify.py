@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import to_builtins
 
+from reprokit import run_home
 from reprokit.cli import ignores, options, tolerances
 from reprokit.cli.ignores import IgnoreRequest
 from reprokit.cli.output import present, print_json, say_next
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 @click.command(epilog="Example: reprokit verify last")
 @click.argument("run1", type=options.RUN, required=False)
 @click.argument("run2", type=options.RUN, required=False)
+@options.flag(
+    "--ranks", "Compare the ranks of RUN1 with each other instead, whether or not a replay is here.", "of_ranks"
+)
 @options.flag("--all", "Show everything that was compared, tensor by tensor.", "every_leaf")
 @options.json_option("Print the comparison as one JSON document.")
 @options.ADVISING
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
 def command(
     run1: Path | None,
     run2: Path | None,
+    of_ranks: bool,
     every_leaf: bool,
     as_json: bool,
     accepted: Tolerances,
@@ -70,15 +75,21 @@ def command(
 
     rules = declared.ignores()
     if suggested is not None:
-        if run1 is not None or accepted:
+        if run1 is not None or of_ranks or accepted:
             raise UsageError("--suggest-ignores takes three runs, and goes with --json and options of ignores alone")
         _suggest(suggested, rules, as_json=as_json)
+        return
+    if of_ranks:
+        if run2 or every_leaf or accepted:
+            raise UsageError("--ranks compares the ranks of one run: give no other run, no --all and no tolerance")
+        run = run1 or run_home.resolve(run_home.LAST)
+        _show_ranks(run, _agreements(run), "", as_json=as_json)
         return
     if run1 and run2 and all(map(hosts.parts, (run1, run2))):
         _show_hosts(run1, run2, every_leaf=every_leaf, as_json=as_json, accepted=accepted, rules=rules)
         return
-    if run1 and not run2 and (agreements := _of_ranks(run1)):
-        _show_ranks(run1, agreements, as_json=as_json)
+    if run1 and not run2 and not _has_partner(run1) and (agreements := _agreements(run1)):
+        _show_ranks(run1, agreements, f"no replay of {run1} is here, and ", as_json=as_json)
         return
     pair = (run1, run2) if run1 and run2 else pair_of(RunDirectory(run1) if run1 else last_replay())
     for path in pair:
@@ -138,22 +149,31 @@ def _show_hosts(
         present(compared, as_json=as_json, document=document_of_hosts, text=text)
 
 
-def _of_ranks(run: Path) -> list[RankAgreement]:
-    """Return how the ranks of a recording agree, of which no replay is here."""
+def _has_partner(run: Path) -> bool:
+    """Return whether a run alone is compared with its recording, or with a replay."""
+    from reprokit.verify.compare import hosts
+
+    if hosts.parts(run):
+        return False
+    directory = RunDirectory(run)
+    return directory.run.replay_of is not None or newest_replay(directory) is not None
+
+
+def _agreements(run: Path) -> list[RankAgreement]:
+    """Return how the ranks of a run agree, which may be of several hosts."""
     from reprokit.verify.compare import hosts, ranks
 
     named = {name: RunDirectory(path) for name, path in hosts.parts(run).items()}
-    directory = next(iter(named.values()), None) or RunDirectory(run)
-    if not named and (directory.run.replay_of is not None or newest_replay(directory) is not None):
-        return []
-    return ranks.agreements(directory, named or None)
+    return ranks.agreements(next(iter(named.values()), None) or RunDirectory(run), named or None)
 
 
-def _show_ranks(run: Path, agreements: list[RankAgreement], *, as_json: bool) -> None:
-    """Print how ranks agree."""
+def _show_ranks(run: Path, agreements: list[RankAgreement], reason: str, *, as_json: bool) -> None:
+    """Print how ranks agree; reason: why they were asked."""
+    from reprokit.verify.compare.ranks import NO_RANKS
+
     states = {agreement.state.value for agreement in agreements}
     if states.isdisjoint(["equal", "parted"]):
-        raise NothingComparable(f"no replay of {run} is here, and {agreements[0].words}")
+        raise NothingComparable(f"{reason or f'{run}: '}{agreements[0].words if agreements else NO_RANKS}")
     document = {
         "run": str(run),
         "ranks": [{**to_builtins(agreement), "words": agreement.words} for agreement in agreements],

@@ -340,8 +340,7 @@ class Check:
             return
         agreements = ranks.agreements(run)
         if not agreements:
-            message = "no two ranks were seen to take steps of an optimizer"
-            yield Case(suite=suite, name="ranks", outcome=TROUBLE, message=message)
+            yield Case(suite=suite, name="ranks", outcome=TROUBLE, message=ranks.NO_RANKS)
         for agreement in agreements:
             outcome = RANKS[agreement.state]
             message = "" if outcome == PASSED else agreement.words

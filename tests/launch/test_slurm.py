@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +35,7 @@ for step in range(5):
     optimizer.step()
 """
 PAST = "past the supervisor"
+PYTHON = sys.executable
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def assert_ranks_replay(project: Reprokit, said: str) -> None:
 
 
 def test_ranks_of_srun_are_named_and_replayed_as_those_of_other_launchers(project: Reprokit, slurm: Slurm) -> None:
-    command = ("--", "srun", "-n2", "python3", "task.py")
+    command = ("--", "srun", "-n2", PYTHON, "task.py")
     said = project.run("record", "--name", "run", *command, environment=slurm.environment).stderr
     said += project.run("replay", "run", "--name", "again", environment=slurm.environment).stderr
     assert_ranks_replay(project, said)
@@ -67,14 +68,14 @@ def test_ranks_of_srun_are_named_and_replayed_as_those_of_other_launchers(projec
 
 def test_ranks_inside_of_a_batch_job_are_not_taken_for_its_script(project: Reprokit, slurm: Slurm) -> None:
     """The script has SLURM_PROCID=0 too."""
-    script = f"{COMMAND} record --name run -- srun -n2 python3 task.py && {COMMAND} replay run --name again"
+    script = f"{COMMAND} record --name run -- srun -n2 {PYTHON} task.py && {COMMAND} replay run --name again"
     assert_ranks_replay(project, slurm.batch(script, project.directory))
 
 
 @pytest.mark.slow
 def test_ranks_of_a_job_are_compared_with_each_other(project: Reprokit, slurm: Slurm) -> None:
     project.script("train.py", TRAINING)
-    script = f"{COMMAND} record -q -o run -- srun -n2 python3 train.py; {COMMAND} verify run"
+    script = f"{COMMAND} record -q -o run -- srun -n2 {PYTHON} train.py; {COMMAND} verify run"
     said = slurm.batch(script, project.directory)
     assert "equal: optimizer#0 on 2 ranks: parameters are equal after each of 5 steps" in said
 
@@ -82,17 +83,17 @@ def test_ranks_of_a_job_are_compared_with_each_other(project: Reprokit, slurm: S
 @pytest.mark.slow
 def test_each_rank_records_a_run_of_its_own(project: Reprokit, slurm: Slurm) -> None:
     record = (COMMAND, "record", "-q")
-    done = slurm.run("srun", "-n2", *record, "--", "python3", "task.py", directory=project.directory)
+    done = slurm.run("srun", "-n2", *record, "--", PYTHON, "task.py", directory=project.directory)
     assert done.returncode == 0, done.stderr
     runs = sorted(
         path for path in (project.directory / ".reprokit").iterdir() if path.is_dir() and not path.is_symlink()
     )
     assert [processes(run) for run in runs] == [{"0"}, {"0"}]
-    place = "exec " + " ".join(record) + " -o RUN/hosts/rank$SLURM_PROCID -- python3 task.py"
+    place = "exec " + " ".join(record) + f" -o RUN/hosts/rank$SLURM_PROCID -- {PYTHON} task.py"
     (project.directory / "RUN").mkdir()
     done = slurm.run("srun", "-n2", "sh", "-c", place, directory=project.directory)
     assert done.returncode == 0, done.stderr
-    done = slurm.run("srun", "-n2", *record, "-o", "one", "--", "python3", "task.py", directory=project.directory)
+    done = slurm.run("srun", "-n2", *record, "-o", "one", "--", PYTHON, "task.py", directory=project.directory)
     lines = [
         line for line in done.stderr.splitlines() if line.startswith("reprokit: ") and "reprokit: run: " not in line
     ]
@@ -102,7 +103,7 @@ def test_each_rank_records_a_run_of_its_own(project: Reprokit, slurm: Slurm) -> 
 
 
 def test_a_job_that_begins_after_the_run_is_no_part_of_it(project: Reprokit, slurm: Slurm) -> None:
-    (project.directory / "later.sh").write_text(f"#!/bin/sh\n{shutil.which('python3')} task.py\ntouch done\n")
+    (project.directory / "later.sh").write_text(f"#!/bin/sh\n{PYTHON} task.py\ntouch done\n")
     command = ("--", "sbatch", "-n1", "--hold", "--parsable", "--output=/dev/null", "later.sh")
     done = project.run("record", "-q", "--name", "run", *command, environment=slurm.environment)
     assert done.returncode == 0
@@ -119,7 +120,7 @@ def test_a_job_that_begins_after_the_run_is_no_part_of_it(project: Reprokit, slu
 @pytest.mark.parametrize("victim", ["srun", "reprokit"])
 def test_what_is_killed_floods_no_terminal(project: Reprokit, slurm: Slurm, victim: str) -> None:
     project.script("task.py", TASK.replace("with open", "import time; time.sleep(30)\nwith open"))
-    inner = "srun -n2 python3 task.py & echo $! > pid; wait"
+    inner = f"srun -n2 {PYTHON} task.py & echo $! > pid; wait"
     words = [COMMAND, "record", "-q", "--name", "run", "--", "sh", "-c", inner]
     environment = {**os.environ, **slurm.environment}
     process = subprocess.Popen(words, cwd=project.directory, env=environment, stderr=subprocess.PIPE, text=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from reprokit.verify.compare.runs import compare
 from tests.support import Reprokit
 from tests.trails import Table
 
-from .runs import recording, trail
+from .runs import recording, replayed, trail
 
 TRAININGS = Path(__file__).parent.parent / "trainings"
 
@@ -122,6 +123,52 @@ def test_verify_says_of_which_run_the_ranks_parted(tmp_path: Path) -> None:
         "of the right run, rank 2 left the others at step 4 (parameters; gradients were equal) of optimizer#0" in notes
     )
     assert not [note for note in notes if note.startswith("of the left run, rank")]
+
+
+def test_ranks_are_asked_for_where_a_replay_is_here_too(reprokit: Reprokit) -> None:
+    """Of the recording they parted, of the replay they are equal; without the option the two runs are compared."""
+    place = reprokit.directory / ".reprokit"
+    place.mkdir()
+    left = recording(place / "left")
+    right = replayed(left, place / "right")
+    for building, parts in ((left, True), (right, False)):
+        tables = ranks(2)
+        if parts:
+            change(tables["rank1"], 12, "parameters")
+        building.start()
+        building.losses(0.5)
+        building.tables = {process: [table] for process, table in tables.items()}
+        building.write()
+    (place / "last").symlink_to("right")
+    parted = "parted: ranks 0, 1 parted at step 12 (parameters; gradients were equal) of optimizer#0\n"
+    equal = "equal: optimizer#0 on 2 ranks: parameters are equal after each of 20 steps\n"
+    for words, status, text in (
+        (["left", "--ranks"], 1, parted),
+        (["right", "--ranks"], 0, equal),
+        (["--ranks"], 0, equal),
+    ):
+        done = reprokit.run("verify", *words)
+        assert (done.returncode, done.stdout, done.stderr) == (status, text, "")
+    (found,) = json.loads(reprokit.run("verify", "left", "--ranks", "--json").stdout)["ranks"]
+    assert (found["state"], found["step"]) == ("parted", 12)
+    for words in (["left"], ["left", "right"]):
+        done = reprokit.run("verify", *words)
+        assert done.returncode == 1
+        assert done.stdout.startswith("different: ")
+        assert "of the left run, ranks 0, 1 parted at step 12" in done.stdout
+
+
+def test_ranks_that_are_not_there_cannot_be_compared(reprokit: Reprokit) -> None:
+    recording(reprokit.directory / "run").write()
+    for words, reason in (
+        (["run", "--ranks"], "nothing-comparable: run: no two ranks were seen to take steps of an optimizer"),
+        (["run", "run", "--ranks"], "usage: --ranks compares the ranks of one run"),
+        (["run", "--ranks", "--rtol", "1"], "usage: --ranks compares the ranks of one run"),
+        (["--ranks"], "run-not-found: there is no last run"),
+    ):
+        done = reprokit.run("verify", *words)
+        assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+        assert done.stderr.startswith(f"reprokit: {reason}"), done.stderr
 
 
 @pytest.mark.extended

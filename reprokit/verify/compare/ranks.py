@@ -24,6 +24,7 @@ _RANK = re.compile(
     r"(rank[0-9]+(?:\.rank[0-9]+)*)(.*)", re.DOTALL
 )  # identity of a rank's process, from native/identity.c
 LISTED = 8  # ranks listed in a sentence
+NO_RANKS = "no two ranks were seen to take steps of an optimizer"
 
 
 class RankState(Enum):
