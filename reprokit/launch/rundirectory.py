@@ -30,9 +30,13 @@ class NewRun:
         old = self.place.with_name(f"{self.place.name}.old-{_random_hex()}")
         try:
             if self._overwrites:
+                _refuse_running(self.place)  # another rank of a job may have begun there meanwhile
                 with suppress(FileNotFoundError):
                     os.rename(self.place, old)
             os.rename(self.path, self.place)  # fails if another process created it meanwhile
+        except RunError:
+            self.discard()
+            raise
         except OSError as error:
             with suppress(OSError):
                 os.rename(old, self.place)

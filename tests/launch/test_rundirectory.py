@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from reprokit.errors import RunInProgress
 from reprokit.launch.rundirectory import NAMES, NewRun
-from tests.support import COMMAND, Reprokit
+from tests.support import COMMAND, LIMIT, Reprokit, wait_until
 
 FORMAT = Path(__file__).parent.parent.parent / "docs" / "format.md"
 
@@ -118,6 +119,21 @@ def test_a_directory_with_anything_else_in_it_is_never_deleted(reprokit: Reproki
     assert done.returncode == 125
     assert done.stderr.startswith("reprokit: run-exists: run is not a run directory (it holds thesis.tex)")
     assert thesis.read_text() == "years of work"
+
+
+def test_a_run_that_another_rank_began_meanwhile_is_not_overwritten(reprokit: Reprokit) -> None:
+    """As `srun -n2 reprokit record -o run --overwrite` would: both find no run there, and one is the first."""
+    late = NewRun(reprokit.directory / "run", overwrite=True)
+    first = reprokit.start(
+        "record", "-o", "run", "--overwrite", "--", "sh", "-c", "until test -e go; do sleep 0.05; done"
+    )
+    wait_until((reprokit.directory / "run" / "run.json").exists, "the first run")
+    with pytest.raises(RunInProgress):
+        late.take_place()
+    (reprokit.directory / "go").touch()
+    first.communicate(timeout=LIMIT)
+    assert reprokit.facts("run")["exit_code"] == 0
+    assert [path.name for path in reprokit.directory.glob("run*")] == ["run"]
 
 
 def test_a_file_is_never_overwritten(reprokit: Reprokit) -> None:
