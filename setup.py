@@ -16,6 +16,7 @@ from setuptools.command.build import build
 
 ROOT = Path(__file__).parent.resolve()
 SHIM = "liburandom_hook.so"
+LOADER = "liburandom_hook_loader.so"  # what LD_PRELOAD names
 SUPERVISOR = "libreprokit_supervisor.so"
 ARTIFACTS = "libreprokit_artifacts.so"
 TRAIL = "libreprokit_trail.so"
@@ -60,7 +61,7 @@ def find_cmake() -> str:
 
 def libraries() -> tuple[str, ...]:
     """What CMake builds."""
-    return (SHIM, SUPERVISOR, ARTIFACTS, TRAIL, *([STEP] if python_headers() else []))
+    return (SHIM, LOADER, SUPERVISOR, ARTIFACTS, TRAIL, *([STEP] if python_headers() else []))
 
 
 class BuildShim(Command):

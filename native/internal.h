@@ -16,6 +16,7 @@
 #include "urandom_hook.h"
 
 #define RK_LARGE         (1u << 17) /* an event that a replay reads into the program's buffer instead of copying it */
+#define RK_SHIM          "liburandom_hook.so" /* beside what LD_PRELOAD names */
 #define RK_EXPORT        __attribute__((visibility("default")))
 #define RK_LIKELY(x)     __builtin_expect(!!(x), 1)
 #define RK_UNLIKELY(x)   __builtin_expect(!!(x), 0)
@@ -171,7 +172,8 @@ struct rk_birth {
     bool is_stranger;                /* replay: no recorded child matches */
 };
 
-/* Every thread has one: as dlopen finds room for no more than about 1600 bytes, it must stay small. */
+/* Every thread has one, from its start on: a hook allocates nothing. It takes part of each thread's stack, and dlopen
+ * finds no room for so much: only LD_PRELOAD loads the shim (native.py). */
 struct rk_thread {
     uint32_t generation;            /* rk_generation of the process that this state belongs to */
     uint32_t depth;                 /* requests under way */

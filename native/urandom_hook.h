@@ -109,7 +109,7 @@ struct rk_plan {
     uint32_t record_crypto; /* 1: the bytes of cryptographic libraries are recorded too */
     uint8_t key[32];        /* the profile's key: of this run (record), of the profile (replay) */
     char profile[512];      /* replay: path of the recorded run's entropy directory */
-    char shim[512];         /* path of this library, put back into LD_PRELOAD at exec */
+    char shim[512];         /* put back into LD_PRELOAD at exec: what loads the shim (loader/loader.c) */
     char python_path[512];  /* directory of the agent's sitecustomize, put back into PYTHONPATH */
     char ranks[256];        /* " NAME=VALUE " or " NAME=VALUE@LAUNCH ": the launcher's own ranks, which name no child */
     uint32_t keyed;         /* 1: every request is answered from key, identity and a counter; nothing is stored */

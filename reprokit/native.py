@@ -1,7 +1,8 @@
 """The shim from Python: where it is, what its header says, whether it fits this reprokit.
 
 ``urandom_hook.h`` is read through cffi, so that the constants and file layouts stand in one place
-only. Nothing here starts the shim: loaded outside a run it hands every call on.
+only. The shim is never loaded into this process: libc keeps little room for the thread-local variables
+of libraries that come late, and some interpreters leave too little of it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ _BEGIN, _END = "/* reprokit: begin of what cffi reads */", "/* reprokit: end of 
 _MASK = (1 << 64) - 1
 _K1, _K2, _K3 = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 
+_ELF = struct.Struct("<4s36xQ12xH2x")  # the header: its magic number, offset and number of the section headers
+SECTION_HEADER_SIZE = 64
+
 MODES = {"record": 1, "replay": 2}
 POLICIES = {"strict": 1, "derive": 2, "live": 3}
 _PLAN = struct.Struct("<8sIIII32s512s512s512s256sIIIIqI64sI4QII2QI36s")
@@ -46,8 +50,13 @@ _RANKS = {  # as in native/identity.c: variables, and what tells their launch fr
 
 
 def shim_path() -> Path:
-    """Return the shared object that is put under LD_PRELOAD."""
+    """Return the shim, which glibc's loader loads for the library of preload_path()."""
     return _PACKAGE / "liburandom_hook.so"
+
+
+def preload_path() -> Path:
+    """Return the library that is put under LD_PRELOAD (native/loader/loader.c)."""
+    return _PACKAGE / "liburandom_hook_loader.so"
 
 
 def supervisor_path() -> Path:
@@ -120,32 +129,59 @@ def artifacts() -> tuple[Any, Any]:
     try:
         library = ffi.dlopen(str(path))
     except OSError as error:
-        raise LibraryMissing(f"{path} cannot be loaded ({error}); reinstall reprokit on a machine with gcc") from None
+        raise LibraryMissing(_refused(path, error)) from None
     if library.rka_abi() != library.RKA_ABI:
         raise LibraryMissing(f"{path} does not fit this reprokit; reinstall reprokit")
     return ffi, library
 
 
-def load_shim() -> Any:
-    """Load the shim to call its exported functions; refuse one with another ABI number.
+def require_shim() -> None:
+    """Raise ShimMissing unless the shim is built, can be loaded, and is of this reprokit."""
+    for path in (shim_path(), preload_path(), supervisor_path()):
+        if not path.exists():
+            raise ShimMissing(f"{path} is missing: install reprokit on a machine with gcc and cmake")
+        if defect := _defect(path):
+            raise ShimMissing(f"{path} {defect}")
+    _supervisor()  # built together with the shim: its ABI number is the shim's
 
-    Not where a framework may be imported later: it takes what libc keeps for the thread-local variables
-    of libraries that come late.
-    """
-    return _load(shim_path())
 
-
-def _load(path: Path) -> Any:
-    if not path.exists():
-        raise ShimMissing(f"{path} is missing: reinstall reprokit on a machine with gcc and cmake")
+def _supervisor() -> Any:
+    path = supervisor_path()
     try:
         library = interface().dlopen(str(path))
     except OSError as error:
-        raise ShimMissing(f"{path} cannot be loaded ({error}); reinstall reprokit") from None
+        raise ShimMissing(_refused(path, error)) from None
     abi, expected = library.reprokit_abi(), constants().RK_ABI
     if abi != expected:
         raise ShimMissing(f"{path} has ABI {abi}, this reprokit needs {expected}; reinstall reprokit")
     return library
+
+
+def _refused(path: Path, error: OSError) -> str:
+    """Return what the dynamic loader said about a library, and what to do about it."""
+    advice = "if it was built on another machine, install reprokit from its sources on this one"
+    return f"{path} cannot be loaded: {error}; {_defect(path) or advice}"
+
+
+def _defect(path: Path) -> str:
+    """Return what keeps a library from being loaded and what to do about it; empty if its file shows nothing."""
+    if not os.access(path, os.R_OK):
+        return "may not be read by this user: change its mode"
+    if _is_damaged(path):
+        return "is damaged: install reprokit again"
+    if os.statvfs(path).f_flag & os.ST_NOEXEC:
+        return "lies on a file system that is mounted noexec: install reprokit elsewhere"
+    return ""
+
+
+def _is_damaged(path: Path) -> bool:
+    """Return whether a library is no ELF file, or lacks its end, where the section headers are."""
+    with open(path, "rb") as file:
+        header, size = file.read(_ELF.size), os.fstat(file.fileno()).st_size
+    if len(header) < _ELF.size:
+        return True
+    magic, section_headers, count = _ELF.unpack(header)
+    return bool(magic != b"\x7fELF" or section_headers + count * SECTION_HEADER_SIZE > size)
 
 
 def _step(value: int, word: int) -> int:
@@ -175,7 +211,7 @@ def check_in_python(data: bytes, seed: int = 0) -> int:
 def checker() -> Callable[[bytes, int], int]:
     """Return check(data, seed): the supervisor library's where it can be loaded, else Python's."""
     try:
-        ffi, library = interface(), _load(supervisor_path())
+        ffi, library = interface(), _supervisor()
     except ShimMissing:
         return check_in_python
 
@@ -236,10 +272,10 @@ def _piped() -> tuple[int, int, int]:
     return 0, 0, 0
 
 
-def write_shim_plan(path: Path, plan: Plan, shim: Path, python_path: Path) -> None:
+def write_shim_plan(path: Path, plan: Plan, preload: Path, python_path: Path) -> None:
     """Write shim.plan (struct rk_plan): what the launcher asks of the shim.
 
-    ``shim`` and ``python_path`` are what the shim puts back into LD_PRELOAD and PYTHONPATH of a child.
+    ``preload`` and ``python_path`` are what the shim puts back into LD_PRELOAD and PYTHONPATH of a child.
     """
     varied = plan.varied
     data = _PLAN.pack(
@@ -250,7 +286,7 @@ def write_shim_plan(path: Path, plan: Plan, shim: Path, python_path: Path) -> No
         plan.record_crypto,
         plan.key,
         _path_field(plan.profile),
-        _path_field(shim),
+        _path_field(preload),
         _path_field(python_path),
         _own_ranks(),
         plan.keyed,

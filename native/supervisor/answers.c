@@ -76,7 +76,7 @@ struct answer rk_answer_getrandom(struct thread *thread, const struct request *r
 
 /* ---- files ------------------------------------------------------------------------------------------------ */
 
-enum kind { ORDINARY, DEVICE, UUID, SHIM, HIDDEN };
+enum kind { ORDINARY, DEVICE, UUID, LOADER, SHIM, HIDDEN };
 
 struct opening {
     int directory;
@@ -174,7 +174,8 @@ static enum kind kind_of(int thread, const struct opening *opening) {
     if (opening->flags & (O_PATH | O_DIRECTORY) || (opening->flags & O_ACCMODE) != O_RDONLY) return ORDINARY;
     if (!rk_read_text(thread, opening->path, path, sizeof(path)))
         return is_path_unreadable(thread, opening) ? HIDDEN : ORDINARY;
-    if (strcmp(path, rk_plan.shim) == 0) return SHIM;
+    if (strcmp(path, rk_plan.shim) == 0) return LOADER;
+    if (strcmp(path, rk_shim_path()) == 0) return SHIM;
     if (!is_random_name(path)) return ORDINARY;
     if (!make_absolute(thread, opening->directory, path, sizeof(path))) return ORDINARY;
     normalize(path);
@@ -242,25 +243,40 @@ static bool is_seen_by_shim(struct program *program, const struct request *reque
            rk_has_shim(program);
 }
 
-static int open_kind(enum kind kind, struct thread *thread, const struct request *request) {
-    if (kind == SHIM) return rk_open_shim(thread->process->program, thread->process->id);
-    int fd = kind == DEVICE ? rk_open_feed(thread, request->caller) : open_text(thread, request->caller);
+/* A negative result: the kernel opens the file. */
+static int open_random(enum kind kind, struct thread *thread, uint64_t caller) {
+    int fd = kind == DEVICE ? rk_open_feed(thread, caller) : open_text(thread, caller);
     if (fd < 0) rk_note_fresh(); /* no descriptor is free, say */
     return fd;
 }
 
+static struct answer hand_over(int fd, const struct request *request, const struct opening *opening) {
+    if (fd < 0) return go_on;
+    struct answer answer = rk_hand_over(request, fd, opening->flags & O_CLOEXEC);
+    rk_close(fd);
+    return answer;
+}
+
+/* Answers a loader that opens the shim. One that must not have it goes on, as the shim is an auxiliary filtee. */
+static struct answer answer_loader(struct program *program, const struct request *request,
+                                   const struct opening *opening) {
+    int fd = program->shimmed ? rk_open_shim(program, program->process.pid) : -1;
+    if (fd != -ENOENT) return hand_over(fd, request, opening);
+    rk_has_no_shim(program);
+    return (struct answer){.error = -ENOENT};
+}
+
 struct answer rk_answer_open(struct thread *thread, const struct request *request) {
+    struct program *program = thread->process->program;
     struct opening opening;
     if (!read_opening(request, &opening)) return go_on;
     enum kind kind = kind_of(request->thread, &opening);
-    if (kind == HIDDEN && !thread->process->program->shimmed) thread->process->program->unseen = true;
+    if (kind == HIDDEN && !program->shimmed) program->unseen = true;
     if (kind == ORDINARY || kind == HIDDEN || !rk_is_pending(request)) return go_on;
-    if (kind != SHIM && is_seen_by_shim(thread->process->program, request)) return go_on;
-    int fd = open_kind(kind, thread, request);
-    if (fd < 0) return go_on;
-    struct answer answer = rk_hand_over(request, fd, opening.flags & O_CLOEXEC);
-    rk_close(fd);
-    return answer;
+    if (kind == LOADER) return hand_over(rk_open_for(thread->process->id, rk_plan.shim), request, &opening);
+    if (kind == SHIM) return answer_loader(program, request, &opening);
+    if (is_seen_by_shim(program, request)) return go_on;
+    return hand_over(open_random(kind, thread, request->caller), request, &opening);
 }
 
 /* ---- exec --------------------------------------------------------------------------------------------------- */

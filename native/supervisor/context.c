@@ -194,19 +194,21 @@ static bool is_shim_running(const struct program *program) {
            process.pid == program->process.pid;
 }
 
+void rk_has_no_shim(struct program *program) {
+    program->shimmed = false;
+    rk_say_uncovered("no-shim\n");
+    rk_cover_start(program, program->process.pid);
+}
+
 /* Returns whether the loader has loaded the shim. It does so before libc's first instruction, or never. */
 bool rk_has_shim(struct program *program) {
     static char text[MAPS];
     if (!program->shimmed || program->has_shim) return program->shimmed;
     if ((program->has_shim = is_shim_running(program))) return true;
-    const char *slash = strrchr(rk_plan.shim, '/');
-    if (!slash || rk_read_proc(program->process.pid, "maps", text, sizeof(text)) <= 0) return true;
-    program->has_shim = strstr(text, slash);
-    if (program->has_shim) return true;
-    program->shimmed = false;
-    rk_say_uncovered("no-shim\n");
-    rk_cover_start(program, program->process.pid);
-    return false;
+    if (rk_read_proc(program->process.pid, "maps", text, sizeof(text)) <= 0) return true;
+    program->has_shim = strstr(text, "/" RK_SHIM);
+    if (!program->has_shim) rk_has_no_shim(program);
+    return program->has_shim;
 }
 
 /* The module and the offset in it of an address of this process. */

@@ -82,18 +82,19 @@ void rk_look_into(struct program *program, int pid) {
 
 /* ---- the shim, for programs that cannot open it --------------------------------------------------------------- */
 
-static bool is_same_file(const char *path, const char *other_path) {
-    struct stat left, right;
-    return rk_call(SYS_newfstatat, AT_FDCWD, (long)path, (long)&left, 0, 0, 0) == 0 &&
-           rk_call(SYS_newfstatat, AT_FDCWD, (long)other_path, (long)&right, 0, 0, 0) == 0 &&
-           left.st_dev == right.st_dev && left.st_ino == right.st_ino;
+bool rk_path_in_root(char place[RK_PLACE], int pid, const char *path) {
+    char root[64];
+    size_t n = rk_append(place, RK_PLACE, 0, rk_proc_path(root, pid, "root"));
+    return rk_append(place, RK_PLACE, n, path) + 1 < RK_PLACE;
 }
 
-/* Returns whether a path is the same file in the root of the process. */
-static bool has_same_file(int pid, const char *path) {
-    char root[64], place[1024];
-    size_t n = rk_append(place, sizeof(place), 0, rk_proc_path(root, pid, "root"));
-    return rk_append(place, sizeof(place), n, path) + 1 < sizeof(place) && is_same_file(path, place);
+bool rk_is_same_file(const char *path, int pid, const char *path_in_root) {
+    struct stat left, right;
+    char place[RK_PLACE];
+    return rk_path_in_root(place, pid, path_in_root) &&
+           rk_call(SYS_newfstatat, AT_FDCWD, (long)path, (long)&left, 0, 0, 0) == 0 &&
+           rk_call(SYS_newfstatat, AT_FDCWD, (long)place, (long)&right, 0, 0, 0) == 0 && left.st_dev == right.st_dev &&
+           left.st_ino == right.st_ino;
 }
 
 static bool is_of_another_user(int pid) {
@@ -103,11 +104,17 @@ static bool is_of_another_user(int pid) {
            status.st_uid != (uid_t)rk_call(SYS_geteuid, 0, 0, 0, 0, 0, 0);
 }
 
-/* Refuses another loader than ours: its libc might lack what the shim needs, and the program would not start. */
-int rk_open_shim(const struct program *program, int pid) {
-    if (program->is_static || !*program->loader || !has_same_file(pid, program->loader)) return -1;
-    if (has_same_file(pid, rk_plan.shim) && !is_of_another_user(pid)) return -1;
-    return rk_open(rk_plan.shim, O_RDONLY, 0);
+const char *rk_shim_path(void) {
+    static char path[sizeof(rk_plan.shim) + sizeof(RK_SHIM)];
+    const char *slash = strrchr(rk_plan.shim, '/');
+    size_t n = slash ? (size_t)(slash + 1 - rk_plan.shim) : 0;
+    memcpy(path, rk_plan.shim, n);
+    rk_append(path, sizeof(path), n, RK_SHIM);
+    return path;
+}
+
+int rk_open_for(int pid, const char *path) {
+    return rk_is_same_file(path, pid, path) && !is_of_another_user(pid) ? -1 : rk_open(path, O_RDONLY, 0);
 }
 
 /* ---- what the kernel gives a program --------------------------------------------------------------------------- */

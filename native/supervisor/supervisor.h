@@ -123,6 +123,7 @@ void rk_free_slot(struct program *program);
 
 bool rk_is_in_libc(struct program *program, uint64_t address);
 bool rk_has_shim(struct program *program); /* called once its libc makes a request */
+void rk_has_no_shim(struct program *program);
 bool rk_is_in_syscall(struct program *program,
                       uint64_t address); /* in libc's syscall(), if the launcher uses the same libc */
 
@@ -145,7 +146,18 @@ void rk_look_into(struct program *program, int pid);                      /* fin
 void rk_cover_start(struct program *program, int pid);                    /* AT_RANDOM and the vDSO */
 bool rk_read_random(struct program *program, int pid, uint8_t bytes[16]); /* the bytes of AT_RANDOM */
 void rk_say_uncovered(const char *line);                                  /* reported to the launcher after the run */
-/* Opens the shim for a program that cannot open it itself; returns -1 if the shim does not fit the program. */
+#define RK_PLACE 1024
+/* Writes the path of a program's file, seen through its root; false if it is too long. */
+bool rk_path_in_root(char place[RK_PLACE], int pid, const char *path);
+/* Returns whether a path of this process and one of a program are the same file. */
+bool rk_is_same_file(const char *path, int pid, const char *path_in_root);
+const char *rk_shim_path(void);
+int rk_open_for(int pid, const char *path); /* opens a file that the program cannot open itself; -1 if it can */
+
+/* ---- libc.c ------------------------------------------------------------------------------------ */
+
+/* Opens the shim for a program whose loader cannot open it; -1 if it can, or if its libc is not known, -ENOENT if it
+ * must not. */
 int rk_open_shim(const struct program *program, int pid);
 
 /* ---- answers.c, devices.c ---------------------------------------------------------------------- */

@@ -64,17 +64,16 @@ def _reprokit() -> DoctorFinding:
 def _shim() -> DoctorFinding:
     from reprokit import native
 
-    native.load_shim()
+    native.require_shim()
     return good(f"built, with the ABI of this reprokit ({native.shim_path()})")
 
 
 def _preload() -> DoctorFinding:
     """Start a program under the shim and ask it."""
-    from reprokit import native
     from reprokit.launch.environment import RUN, in_front, preload_paths, without_own
 
-    with tempfile.TemporaryDirectory(prefix="reprokit-") as directory, preload_paths(native.shim_path()) as place:
-        environment = {**without_own(os.environ), "LD_PRELOAD": in_front(place.shim, os.environ.get("LD_PRELOAD"))}
+    with tempfile.TemporaryDirectory(prefix="reprokit-") as directory, preload_paths() as place:
+        environment = {**without_own(os.environ), "LD_PRELOAD": in_front(place.preload, os.environ.get("LD_PRELOAD"))}
         environment[RUN] = directory
         number, failure = machine.tried([sys.executable, "-c", PROBE], PROBE_LIMIT, env=environment)
     if number.isdigit():

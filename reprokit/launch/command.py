@@ -170,7 +170,7 @@ def elf_refusal(path: Path) -> ShimRefusal:
             if header[4] != ELF_CLASS_64 or header[5] != 1 or machine != ELF_MACHINES.get(platform.machine()):
                 return ShimRefusal("is built for another architecture", is_foreign=True)
             return ShimRefusal(_loader_reason(_loader(file, header)))
-    except (OSError, struct.error, OverflowError):
+    except (OSError, struct.error, ValueError, OverflowError):  # an offset beyond what a file can have
         return ShimRefusal()  # unreadable: the end of the run shows whether the shim was loaded
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 import reprokit
-from reprokit import rundir
+from reprokit import native, rundir
 from reprokit.errors import CannotWriteRun
 
 RUN_PATH_SIZE = 512  # RK_RUN_PATH of native/urandom_hook.h
@@ -66,11 +66,11 @@ def without_rdrand(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def build(
-    variables: Mapping[str, str], run: Path, shim: Path, bootstrap: Path, required_size: int | None
+    variables: Mapping[str, str], run: Path, preload: Path, bootstrap: Path, required_size: int | None
 ) -> ChildEnvironment:
     """Return the user's variables with the launcher's four, and padding up to the required size."""
     result = without_own(variables)
-    result["LD_PRELOAD"] = in_front(shim, result.get("LD_PRELOAD"))
+    result["LD_PRELOAD"] = in_front(preload, result.get("LD_PRELOAD"))
     result["PYTHONPATH"] = in_front(bootstrap, result.get("PYTHONPATH"))
     result[RUN] = rundir.padded(run, RUN_PATH_SIZE)
     result[IDENTITY] = "0"
@@ -106,9 +106,10 @@ def in_front(path: Path, search_list: str | None) -> str:
 
 
 class PreloadPaths(msgspec.Struct, frozen=True):
-    """The paths by which the child finds the shim and the directory of the agent's sitecustomize."""
+    """The paths by which the child finds the shim, what loads it, and the directory of the agent's sitecustomize."""
 
     shim: Path
+    preload: Path
     bootstrap: Path
 
 
@@ -117,21 +118,26 @@ def agent_directory() -> Path:
 
 
 @contextmanager
-def preload_paths(shim: Path) -> Iterator[PreloadPaths]:
-    """Yield the installed paths; temporary links to them if these cannot be written in a search list."""
-    shim, agent = Path(os.path.realpath(shim)), agent_directory()
-    if not LIST_SEPARATORS.search(f"{shim}{agent}"):
-        yield PreloadPaths(shim, agent / "bootstrap")
+def preload_paths() -> Iterator[PreloadPaths]:
+    """Yield the installed paths; by a temporary link to the package if these cannot be written in a search list."""
+    package = agent_directory().parent
+    if not LIST_SEPARATORS.search(str(package)):
+        yield _paths_in(package)
         return
     import shutil  # imported late: slow to load, and rarely needed
 
     directory = _directory_to_link_in()
     try:
-        (directory / shim.name).symlink_to(shim)
-        (directory / "agent").symlink_to(agent, target_is_directory=True)
-        yield PreloadPaths(directory / shim.name, directory / "agent" / "bootstrap")
+        (directory / package.name).symlink_to(package, target_is_directory=True)
+        yield _paths_in(directory / package.name)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _paths_in(package: Path) -> PreloadPaths:
+    shim, preload = native.shim_path(), native.preload_path()
+    libraries = package / shim.parent.name
+    return PreloadPaths(libraries / shim.name, libraries / preload.name, package / "agent" / "bootstrap")
 
 
 def _directory_to_link_in() -> Path:

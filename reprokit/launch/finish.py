@@ -23,7 +23,7 @@ from reprokit.model import states
 from reprokit.model.outputs import OutputsFile
 from reprokit.model.run import FINISHED, Fidelity, ReplayOf, RunFile, SignalSent
 from reprokit.model.states import Uncovered
-from reprokit.plan import RECORD, RUN, Plan, past_tense
+from reprokit.plan import RECORD, RUN, Plan
 from reprokit.rundir import RunDirectory
 
 if TYPE_CHECKING:
@@ -139,7 +139,9 @@ class Finish:
         counts = entropy.count(directory)
         if not not_loaded and not entropy.root_loaded(directory, counts):
             not_loaded = "the command's own process did not load it"
-            self._warn(f"the shim was not loaded: {not_loaded}; its entropy was not {past_tense(self._plan.mode)}")
+            is_supervised = run.supervisor is not None and run.supervisor.is_on
+            rest = "the supervisor" if is_supervised else "nothing"
+            self._warn(f"the shim was not loaded: {not_loaded}; {rest} answered its requests")
         run.shim = states.not_loaded(not_loaded) if not_loaded else states.LOADED
         if run.out_of_reach:
             run.uncovered.append(Uncovered(source="out-of-reach", text=run.out_of_reach_in_words))

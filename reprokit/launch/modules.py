@@ -30,8 +30,8 @@ WORDS: dict[bytes, Uncovered] = {
     ),
     b"no-shim": Uncovered(
         source="program",
-        text="a program ran without the shim (in another root, or as it gained rights): the supervisor answered it, "
-        "but which files it wrote and read is not known",
+        text="a program ran without the shim (in another root, with an older glibc, or as it gained rights): the "
+        "supervisor answered it, but which files it wrote and read is not known",
     ),
     b"cpuid": Uncovered(
         source="cpuid",

@@ -71,7 +71,7 @@ def execute(plan: Plan, *watches: Watch) -> CompletedRun:
     user_variables = own_environment(plan)
     command = commands.resolve(plan.command, user_variables.get("PATH"), plan.working_directory)
     instruments = _instruments(plan)
-    with preload_paths(native.shim_path()) as paths:
+    with preload_paths() as paths:
         new_run = NewRun(plan.output, plan.overwrite, becomes_last=instruments.becomes_last)
         try:
             prepared = _prepare(plan, command, user_variables, instruments, paths, new_run)
@@ -90,13 +90,13 @@ def _instruments(plan: Plan) -> ShimmedRun | UnshimmedRun:
         from reprokit.launch.plain_run import UnshimmedRun
 
         return UnshimmedRun(plan)
-    native.load_shim()
+    native.require_shim()
     return ShimmedRun(plan)
 
 
 def own_environment(plan: Plan) -> dict[str, str]:
     """Return the user's environment variables; in a replay, those that the recording kept have their old values."""
-    if environments.RUN in os.environ and native.shim_path().name in os.environ.get("LD_PRELOAD", ""):
+    if environments.RUN in os.environ and native.preload_path().name in os.environ.get("LD_PRELOAD", ""):
         raise errors.NestedRun("reprokit runs inside a run already; start it from a shell of its own")
     user_variables = environments.without_own(environments.inherited())
     user_variables = environments.without_rdrand(user_variables) if plan.hide_rdrand else user_variables
@@ -209,7 +209,7 @@ def _execute(prepared: PreparedRun, instruments: ShimmedRun | UnshimmedRun, watc
         child = instruments.start(prepared)
     except OSError as error:
         instruments.give_up(prepared)
-        raise start_error(command.arguments[0], error) from None
+        raise start_error(command, plan.working_directory, error) from None
     environment_collector = None
     if plan.mode != RUN or plan.observed:
         environment_collector = host.EnvironmentCollector(
@@ -269,12 +269,12 @@ class ShimmedRun:
     def environment(self, variables: dict[str, str], new_run: NewRun, paths: PreloadPaths) -> ChildEnvironment:
         """Return the user's variables with those that load shim and agent."""
         variables = {**variables, **self._plan.own_variables}
-        return environments.build(variables, new_run.place, paths.shim, paths.bootstrap, self._plan.environment_size)
+        return environments.build(variables, new_run.place, paths.preload, paths.bootstrap, self._plan.environment_size)
 
     def prepare(self, run: RunFile, new_run: NewRun, paths: PreloadPaths) -> None:
         """Write the shim's plan, and what tracing, profiling and replays need."""
         plan = self._plan
-        native.write_shim_plan(new_run.path / rundir.SHIM_PLAN, plan, paths.shim, paths.bootstrap)
+        native.write_shim_plan(new_run.path / rundir.SHIM_PLAN, plan, paths.preload, paths.bootstrap)
         (new_run.path / rundir.ENTROPY).mkdir(mode=0o700)
         if plan.console:
             (new_run.path / rundir.CONSOLE).mkdir(mode=0o700)
@@ -438,10 +438,13 @@ def _say_supervised(run: RunFile, supervisor: Supervisor | None, refusal: comman
         warn(f"the shim cannot load: {refusal.why}; {consequence}")
 
 
-def start_error(name: str, error: OSError) -> errors.LaunchError:
+def start_error(command: Command, directory: Path, error: OSError) -> errors.LaunchError:
     """Return the error for a command that the kernel does not start."""
-    message = f"{name}: {error.strerror}; it cannot be run"
-    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+    is_missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
+    lacks_loader = is_missing and (directory / command.program).exists()
+    why = "the dynamic loader that it names is missing" if lacks_loader else error.strerror
+    message = f"{command.arguments[0]}: {why}; it cannot be run"
+    if is_missing:
         return errors.CommandNotFound(message)
     return errors.CommandNotExecutable(message)
 

@@ -293,7 +293,8 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         """Return what a recording or replay without a supervisor could not see; empty if supervised."""
         if self.kind == "run" or self.supervisor is None or self.supervisor.is_on:
             return ""
-        unseen = "what static programs asked for, and programs in namespaces of their own, is neither recorded nor seen"
+        unseen = "what static programs and those of another libc asked for, and programs in namespaces of their own, "
+        unseen += "is neither recorded nor seen"
         return f"the supervisor was {self.supervisor.words}: {unseen}"
 
     @property

@@ -100,12 +100,19 @@ def test_the_environment_has_the_same_size_whatever_the_run_is_called(reprokit: 
     assert sizes.pop() % 8192 == 0
 
 
+def test_little_room_for_thread_local_variables_is_enough(reprokit: Reprokit) -> None:
+    """As in some interpreters built with --enable-shared: the command line does not load the shim."""
+    done = reprokit.record("true", environment={"GLIBC_TUNABLES": "glibc.rtld.optional_static_tls=0"})
+    assert done.returncode == 0, done.stderr
+    assert reprokit.facts()["shim"]["state"] == "loaded"
+
+
 def test_what_the_user_preloads_stays_behind_the_shim(reprokit: Reprokit) -> None:
     users = {"PYTHONPATH": "/users/own", "LD_PRELOAD": "libm.so.6"}
     given = environment_of(reprokit.record("env", "-0", environment=users).stdout)
     assert given["PYTHONPATH"].split(":")[0].endswith("/agent/bootstrap")
     assert given["PYTHONPATH"].split(":")[1:] == ["/users/own"]
-    assert given["LD_PRELOAD"].split(":")[0].endswith("liburandom_hook.so")
+    assert given["LD_PRELOAD"].split(":")[0].endswith("liburandom_hook_loader.so")
     assert given["LD_PRELOAD"].split(":")[1:] == ["libm.so.6"]
 
 

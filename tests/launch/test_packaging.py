@@ -14,8 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.interpreters import available
 from tests.support import COMMAND
 
+SUPPORTED = ("3.10", "3.11", "3.12", "3.13", "3.14")
 ROOT = Path(__file__).parent.parent.parent
 SOURCES = (
     *("setup.py", "pyproject.toml", "CMakeLists.txt", "MANIFEST.in", "README.md", "LICENSE"),
@@ -25,10 +27,9 @@ SOURCES = (
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
+def clean_clone(directory: Path) -> Path:
     """The sources alone, as a clean clone has them, below a path with a space."""
-    place = tmp_path / "clean clone"
+    place = directory / "clean clone"
     place.mkdir()
     for name in SOURCES:
         source = ROOT / name
@@ -38,6 +39,18 @@ def checkout(tmp_path: Path) -> Path:
         else:
             shutil.copy(source, place / name)
     return place
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    return clean_clone(tmp_path)
+
+
+def build_wheel(checkout: Path, directory: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "-q", "-w", str(directory)]
+    subprocess.run([*command, str(checkout)], check=True, capture_output=True)
+    (wheel,) = directory.glob("*.whl")
+    return wheel
 
 
 @pytest.fixture
@@ -72,14 +85,13 @@ def works(environment: Path, directory: Path, package: Path) -> None:
 
 
 def test_a_wheel_holds_everything_and_works(checkout: Path, environment: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "-q", "-w", str(tmp_path)]
-    subprocess.run([*command, str(checkout)], check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
+    wheel = build_wheel(checkout, tmp_path)
     assert wheel.name.startswith("reprokit_harness-")
     assert "-py3-none-linux_" in wheel.name
     names = set(zipfile.ZipFile(wheel).namelist())
     for name in (
         "_shim/liburandom_hook.so",
+        "_shim/liburandom_hook_loader.so",
         "_shim/libreprokit_supervisor.so",
         "_shim/libreprokit_trail.so",
         "_shim/kernel.cu",
@@ -107,6 +119,51 @@ def test_a_wheel_holds_everything_and_works(checkout: Path, environment: Path, t
     assert "reprokit" in (environment / "share/bash-completion/completions/reprokit").read_text()
     (site,) = environment.glob("lib/python3*/site-packages")
     works(environment, tmp_path, site / "reprokit")
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("wheel")
+    return build_wheel(clean_clone(directory), directory)
+
+
+def is_shared(python: str) -> bool:
+    """Whether it was built with --enable-shared, as in official images: little room for thread-local variables."""
+    code = "import sysconfig; print(sysconfig.get_config_var('Py_ENABLE_SHARED'))"
+    return subprocess.run([python, "-c", code], capture_output=True, text=True).stdout == "1\n"
+
+
+def python_named(name: str) -> str:
+    """The Python of this version, or the newest shared one; skips where this machine has none."""
+    found = {version: path for version, path in available().items() if version in SUPPORTED}
+    fitting = [path for version, path in found.items() if name == version or (name == "shared" and is_shared(path))]
+    if not fitting:
+        pytest.skip(f"there is no {'shared Python' if name == 'shared' else f'Python {name}'} on this machine")
+    return fitting[-1]
+
+
+@pytest.mark.parametrize("name", ["shared", *(pytest.param(name, marks=pytest.mark.extended) for name in SUPPORTED)])
+def test_an_installation_records_and_replays(name: str, wheel: Path, tmp_path: Path) -> None:
+    python, place = python_named(name), tmp_path / "environment"
+    subprocess.run([python, "-m", "venv", str(place)], check=True)
+    install = [str(place / "bin" / "python"), "-m", "pip", "install", "--quiet", str(wheel)]
+    done = subprocess.run(install, capture_output=True, text=True)
+    if done.returncode and not (list(tmp_path.glob("environment/lib/*/site-packages/msgspec"))):
+        pytest.skip(f"the packages that it needs cannot be installed: {done.stderr.strip().splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    command = str(place / "bin" / "reprokit")
+    script = "import os, random; print(os.urandom(4).hex(), random.random())"
+    said = []
+    for words in (
+        ("record", "-o", "first", "--", str(place / "bin" / "python"), "-c", script),
+        ("replay", "first", "-o", "second"),
+        ("verify", "first", "second"),
+    ):
+        done = subprocess.run([command, *words], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout)
+    assert said[0] == said[1]
+    assert said[2].startswith("identical: ")
 
 
 @pytest.mark.extended

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,9 +19,17 @@ def make_shim(path: Path, source: str) -> Path:
 
 
 def test_the_shim_fits() -> None:
-    # In a process of its own: the shim would leave no room for the thread-local variables of frameworks.
-    script = "from reprokit import native; shim = native.load_shim(); print(shim.reprokit_abi())"
+    """It is required, and not loaded: it would leave no room for the thread-local variables of frameworks."""
+    script = """
+from reprokit import native
+native.require_shim()
+print(native.shim_path().name in open("/proc/self/maps").read())
+"""
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+    script = "import ctypes; print(ctypes.CDLL(None).reprokit_abi())"
+    environment = {**os.environ, "LD_PRELOAD": str(native.preload_path())}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
     assert int(done.stdout) == native.constants().RK_ABI
 
 
@@ -33,20 +42,30 @@ def test_reading_a_profile_leaves_room_for_thread_local_variables() -> None:
 
 def test_a_shim_of_another_abi_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = make_shim(tmp_path / "other.so", "unsigned reprokit_abi(void) { return 99; }")
-    monkeypatch.setattr(native, "shim_path", lambda: other)
+    monkeypatch.setattr(native, "supervisor_path", lambda: other)
     with pytest.raises(ShimMissing, match="has ABI 99, this reprokit needs 5"):
-        native.load_shim()
+        native.require_shim()
 
 
-def test_what_is_no_shim_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kept", [0, 14, 64, 4000, -1])
+def test_a_damaged_shim_is_refused(kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = tmp_path / "other.so"
-    other.write_text("not a library")
+    other.write_bytes(native.shim_path().read_bytes()[:kept])
     monkeypatch.setattr(native, "shim_path", lambda: other)
-    with pytest.raises(ShimMissing, match="cannot be loaded"):
-        native.load_shim()
+    with pytest.raises(ShimMissing, match="is damaged: install reprokit again"):
+        native.require_shim()
     other.unlink()
-    with pytest.raises(ShimMissing, match="is missing"):
-        native.load_shim()
+    with pytest.raises(ShimMissing, match="is missing: install reprokit on a machine with gcc and cmake"):
+        native.require_shim()
+
+
+def test_what_the_loader_says_of_a_library_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here of one for another libc, for which another installation of the same would not help."""
+    source = "extern int of_no_libc(void); int call(void) { return of_no_libc(); }"
+    other = make_shim(tmp_path / "other.so", source)
+    monkeypatch.setattr(native, "supervisor_path", lambda: other)
+    with pytest.raises(ShimMissing, match=r"cannot be loaded: .*of_no_libc; .* from its sources on this one"):
+        native.require_shim()
 
 
 def test_what_the_build_read_of_the_header_is_what_stands_in_it() -> None:
