@@ -13,7 +13,11 @@
 
 /* ---- the environment of a child ------------------------------------------------------------------------ */
 
-#define PUT_BACK 4 /* number of variables that a child always gets */
+#define PUT_BACK 5 /* number of variables that a child always gets */
+
+/* AddressSanitizer's runtime would end a program in which a preloaded library stands before it. It is called behind the
+ * shim's hooks then, as libc is. Also in environment.py. */
+#define LINK_ORDER "verify_asan_link_order=0"
 
 static const char *variable_value(const char *entry, const char *name) {
     size_t length = strlen(name);
@@ -32,10 +36,16 @@ static size_t count_variables(char *const environment[]) {
     return n;
 }
 
-/* Returns the bytes that build_environment() needs: pointers, and four variables, two of which keep their old value. */
+static size_t old_size(char *const environment[], const char *name) {
+    const char *value = look_up(environment, name);
+    return value ? strlen(value) : 0;
+}
+
+/* Returns the bytes that build_environment() needs: pointers, and the variables, three of which keep their old value.
+ */
 static size_t size_of_copy(char *const environment[]) {
-    const char *preload = look_up(environment, "LD_PRELOAD"), *path = look_up(environment, "PYTHONPATH");
-    size_t old_values = (preload ? strlen(preload) : 0) + (path ? strlen(path) : 0);
+    size_t old_values = old_size(environment, "LD_PRELOAD") + old_size(environment, "PYTHONPATH") +
+                        old_size(environment, "ASAN_OPTIONS");
     return (count_variables(environment) + PUT_BACK + 1) * sizeof(char *) + old_values + sizeof(rk_plan.shim) +
            sizeof(rk_plan.python_path) + RK_RUN_PATH + RK_IDENTITY + 128;
 }
@@ -66,6 +76,12 @@ static char *write_list(char **text, const char *name, const char *item, const c
     return write_variable(text, name, item, old_value);
 }
 
+/* Writes ASAN_OPTIONS with the option behind the old ones, of which the last counts, unless they contain it. */
+static char *write_options(char **text, const char *name, const char *option, const char *old_value) {
+    if (!old_value || !*old_value) return write_variable(text, name, option, NULL);
+    return write_variable(text, name, old_value, strstr(old_value, option) ? NULL : option);
+}
+
 static bool replace(char **environment, size_t n, const char *name, char *entry) {
     for (size_t i = 0; i < n; i++)
         if (variable_value(environment[i], name)) {
@@ -77,7 +93,8 @@ static bool replace(char **environment, size_t n, const char *name, char *entry)
 
 /* Copies the environment into memory of size_of_copy() bytes, with the variables of this run. */
 static char **build_environment(void *memory, char *const original[], const char *identity) {
-    static const char *const names[PUT_BACK] = {"LD_PRELOAD", "PYTHONPATH", "REPROKIT_RUN", "REPROKIT_ID"};
+    static const char *const names[PUT_BACK] = {"LD_PRELOAD", "PYTHONPATH", "REPROKIT_RUN", "REPROKIT_ID",
+                                                "ASAN_OPTIONS"};
     size_t n = count_variables(original);
     char **environment = memory, *text = (char *)(environment + n + PUT_BACK + 1);
     for (size_t i = 0; i < n; i++) environment[i] = original[i];
@@ -86,6 +103,7 @@ static char **build_environment(void *memory, char *const original[], const char
         write_list(&text, names[1], rk_plan.python_path, look_up(original, names[1])),
         write_variable(&text, names[2], rk_run, NULL),
         write_variable(&text, names[3], identity, NULL),
+        write_options(&text, names[4], LINK_ORDER, look_up(original, names[4])),
     };
     for (int i = 0; i < PUT_BACK; i++)
         if (!replace(environment, n, names[i], entries[i])) environment[n++] = entries[i];

@@ -9,9 +9,16 @@
 RK_HOOKS(X)
 #undef X
 
-static bool is_of_libc(const void *function) {
+static bool is_in_module_of(const void *function, const void *other) {
     uint64_t offset;
-    return strcmp(rk_module(function, &offset), rk_module((const void *)gnu_get_libc_version, &offset)) == 0;
+    return other && strcmp(rk_module(function, &offset), rk_module(other, &offset)) == 0;
+}
+
+/* Returns whether another preloaded library answers instead of libc. The runtimes of sanitizers do not: they call libc,
+ * whose request would reach the supervisor too. */
+static bool is_of_another(const void *function) {
+    return !is_in_module_of(function, (const void *)gnu_get_libc_version) &&
+           !is_in_module_of(function, dlsym(RTLD_NEXT, "__sanitizer_set_report_path"));
 }
 
 #if defined(__x86_64__)
@@ -40,7 +47,7 @@ RK_BEFORE_TSAN void rk_resolve(void) {
     X(timer_create, "GLIBC_2.3.3")
 #undef X
 #endif
-    rk_hands_on = rk_real_getrandom && !is_of_libc((const void *)rk_real_getrandom);
+    rk_hands_on = rk_real_getrandom && is_of_another((const void *)rk_real_getrandom);
 }
 
 /* Finds a function in a library that may be loaded for one extension module only, where RTLD_NEXT does not search. */

@@ -18,6 +18,11 @@ RUN_PATH_SIZE = 512  # RK_RUN_PATH of native/urandom_hook.h
 RUN, IDENTITY, PADDING = "REPROKIT_RUN", "REPROKIT_ID", "REPROKIT_PAD"
 OWN = (RUN, IDENTITY, PADDING)
 
+# AddressSanitizer's runtime refuses to stand behind a preloaded library unless this option is set (native/children.c).
+SANITIZER, SANITIZER_ORDER = "ASAN_OPTIONS", "verify_asan_link_order=0"
+
+LEAK_SEARCH, NO_LEAK_SEARCH = "LSAN_OPTIONS", "detect_leaks=0"
+
 OPENSSL = "OPENSSL_ia32cap"
 NO_RDRAND = "~0x4000000000000000:~0x40000"  # OPENSSL_ia32cap(3): bits 62 and 64+18
 
@@ -65,12 +70,18 @@ def without_rdrand(variables: Mapping[str, str]) -> dict[str, str]:
     return {OPENSSL: NO_RDRAND, **variables}
 
 
+def without_leak_search(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with one that keeps LeakSanitizer's search from a program under strace: it would not end."""
+    return {**variables, LEAK_SEARCH: behind(NO_LEAK_SEARCH, variables.get(LEAK_SEARCH))}
+
+
 def build(
     variables: Mapping[str, str], run: Path, preload: Path, bootstrap: Path, required_size: int | None
 ) -> ChildEnvironment:
-    """Return the user's variables with the launcher's four, and padding up to the required size."""
+    """Return the user's variables with the launcher's five, and padding up to the required size."""
     result = without_own(variables)
     result["LD_PRELOAD"] = in_front(preload, result.get("LD_PRELOAD"))
+    result[SANITIZER] = behind(SANITIZER_ORDER, result.get(SANITIZER))
     result["PYTHONPATH"] = in_front(bootstrap, result.get("PYTHONPATH"))
     result[RUN] = rundir.padded(run, RUN_PATH_SIZE)
     result[IDENTITY] = "0"
@@ -103,6 +114,11 @@ def rounded(needed: int) -> int:
 def in_front(path: Path, search_list: str | None) -> str:
     """Return the search list with this path first; an empty entry would mean the current directory."""
     return f"{path}{os.pathsep}{search_list}" if search_list else str(path)
+
+
+def behind(option: str, options: str | None) -> str:
+    """Return a sanitizer's options with one behind them, which counts where the same is given twice."""
+    return f"{options}:{option}" if options else option
 
 
 class PreloadPaths(msgspec.Struct, frozen=True):

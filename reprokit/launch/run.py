@@ -269,6 +269,9 @@ class ShimmedRun:
     def environment(self, variables: dict[str, str], new_run: NewRun, paths: PreloadPaths) -> ChildEnvironment:
         """Return the user's variables with those that load shim and agent."""
         variables = {**variables, **self._plan.own_variables}
+        profiling = self._plan.profiling
+        if self._plan.prove or (profiling is not None and profiling.system_calls.is_on):
+            variables = environments.without_leak_search(variables)
         return environments.build(variables, new_run.place, paths.preload, paths.bootstrap, self._plan.environment_size)
 
     def prepare(self, run: RunFile, new_run: NewRun, paths: PreloadPaths) -> None:

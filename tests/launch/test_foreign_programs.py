@@ -1,4 +1,4 @@
-"""Programs that the shim does not fit: they run as they do bare, and repeat."""
+"""Programs that the shim does not fit, or that expect no preloaded library: they run as they do bare, and repeat."""
 
 from __future__ import annotations
 
@@ -18,6 +18,32 @@ from tests.support import COMMAND, Done, Reprokit, rest_slow
 HERE = Path(__file__).parent
 LOADER = b"/lib64/ld-linux-x86-64.so.2"
 SHIM_IS_LOADED = "import os; print(os.urandom(4).hex(), 'liburandom_hook.so' in open('/proc/self/maps').read())"
+
+SANITIZERS = {
+    "address": ["-fsanitize=address"],
+    "address with undefined": ["-fsanitize=address,undefined"],
+    "address, static": ["-fsanitize=address", "-static-libasan"],
+    "thread": ["-fsanitize=thread"],
+    "thread, static": ["-fsanitize=thread", "-static-libtsan"],
+    "leak": ["-fsanitize=leak"],
+    "undefined": ["-fsanitize=undefined"],
+}
+
+MISTAKES = """
+#include <stdlib.h>
+#include <unistd.h>
+#include <sys/random.h>
+int main(int number, char **arguments) {
+    char *bytes = malloc(8);
+    switch (*arguments[1]) {
+    case 'o': return getrandom(bytes, 16, 0) == 0;
+    case 'f': free(bytes); return bytes[number];
+    case 'l': bytes = malloc(number); bytes = NULL; return 0;
+    default: return write(2, bytes, 64) < 0;
+    }
+}
+"""
+
 
 def compiled(output: Path, *command: str, source: str = "") -> str:
     """Build a program, or skip where this compiler is not installed or lacks the runtime."""
@@ -128,6 +154,71 @@ def test_a_program_with_an_older_glibc_of_its_own(reprokit: Reprokit, with_older
         assert "a program ran without the shim (in another root, with an older glibc" in done.stderr
     assert recorded.stdout == replayed.stdout
     assert recorded.stdout.split()[3] == "True"
+
+
+# ---- sanitizers -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", rest_slow(SANITIZERS.values()), ids=SANITIZERS)
+def test_a_program_with_a_sanitizer(options: list[str], reprokit: Reprokit) -> None:
+    """With any environment, and as the parent of others, the shim is in it and records what it asks for once."""
+    program = compiled(reprokit.directory / "program", "gcc", *options)
+    command = f"{program}; env -i {program}; {program} run {program} run {sys.executable} -c pass"
+    done = repeats(reprokit, "sh", "-c", command)
+    assert len(set(done.stdout.split())) == 8
+    assert "Sanitizer" not in done.stderr
+    assert reprokit.facts("replayed")["fidelity"]["unused"] == 0
+
+
+@pytest.mark.parametrize("sanitizer", rest_slow(["leak", "address"]))
+def test_a_proof_of_a_program_that_looks_for_leaks(sanitizer: str, reprokit: Reprokit) -> None:
+    """Under strace the search would wait for a thread that has ended."""
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed")
+    program = compiled(reprokit.directory / "program", "gcc", f"-fsanitize={sanitizer}")
+    done = reprokit.run("record", "--prove", "-o", "run", "--", program, environment={"LSAN_OPTIONS": "verbosity=0"})
+    assert done.returncode == 0, done.stderr
+    assert reprokit.facts("run")["proof"]["unaccounted"] == []
+
+
+@pytest.mark.parametrize("options", [["-fsanitize=address"], ["-fsanitize=address", "-shared-libasan"]])
+@pytest.mark.slow
+def test_a_program_with_clangs_sanitizer(options: list[str], reprokit: Reprokit) -> None:
+    """Clang links the runtime into the program, before which no library stands."""
+    program = compiled(reprokit.directory / "program", "clang", *options)
+    if subprocess.run([program], capture_output=True).returncode:
+        pytest.skip("a program with this runtime does not start here")
+    repeats(reprokit, program, "run", "env", "-i", program)
+
+
+def test_the_options_of_a_sanitizer_are_kept(reprokit: Reprokit) -> None:
+    """And what it finds is found, with the same exit status."""
+    program = compiled(reprokit.directory / "program", "gcc", "-fsanitize=address", "-w", source=MISTAKES)
+    options = {"ASAN_OPTIONS": "exitcode=33:detect_leaks=1"}
+    for mistake in ("overflow", "freed", "leak", "beyond"):
+        bare, recorded = (
+            subprocess.run([*words, program, mistake], env={**os.environ, **options}, capture_output=True)
+            for words in ((), (COMMAND, "record", "-o", str(reprokit.directory / mistake), "--"))
+        )
+        assert (bare.returncode, recorded.returncode) == (33, 33), recorded.stderr
+        kinds = {text.partition(b"SUMMARY: ")[2].split()[1] for text in (bare.stderr, recorded.stderr)}
+        assert len(kinds) == 1
+    said = reprokit.record("sh", "-c", 'echo "$ASAN_OPTIONS"; env -i sh -c "echo \\$ASAN_OPTIONS"', environment=options)
+    assert said.stdout.splitlines() == [
+        "exitcode=33:detect_leaks=1:verify_asan_link_order=0",
+        "verify_asan_link_order=0",
+    ]
+
+
+def test_a_python_with_a_preloaded_sanitizer(reprokit: Reprokit) -> None:
+    """As extensions with AddressSanitizer are tried."""
+    runtime = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True).stdout.strip()
+    script = reprokit.script("training.py", SHIM_IS_LOADED)
+    python = f"LD_PRELOAD={runtime} ASAN_OPTIONS=detect_leaks=0 {sys.executable} {script}"
+    bare = subprocess.run(["sh", "-c", python], capture_output=True)
+    if not Path(runtime).is_absolute() or bare.returncode:
+        pytest.skip("Python does not start here with libasan")
+    assert repeats(reprokit, "sh", "-c", f"{python}; {python}").stdout.count("True") == 2
 
 
 # ---- files that are no whole program -------------------------------------------------------------------------------
