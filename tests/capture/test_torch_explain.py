@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import io
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +13,9 @@ import pytest
 import torch
 from torch import nn
 
-from reprokit.agent.capture.torch_explain import OperatorExplainer
+from reprokit.agent.capture.torch_explain import HANDED_ON, OWN_MODE, OperatorExplainer
 from reprokit.agent.capture.torch_fit import ParameterNames
+from reprokit.agent.pytorch.decisions import replace_targets
 
 pytestmark = pytest.mark.torch
 
@@ -110,6 +114,14 @@ CASES: list[tuple[Case, str, str, str]] = [
 
 def explained(case: Case, known: list[tuple[str, torch.Tensor]] | None = None) -> dict[str, Any]:
     """What is found out about the loss of a case, or about the gradient of its weight."""
+    explainer, target = watched(case, known)
+    found = explainer.cause([target], ROWS)
+    assert found is not None
+    return found
+
+
+def watched(case: Case, known: list[tuple[str, torch.Tensor]] | None = None) -> tuple[OperatorExplainer, torch.Tensor]:
+    """Who has watched a case, and what of it is not finite."""
     torch.manual_seed(0)
     weight = nn.Parameter(torch.ones(4))
     explainer = OperatorExplainer(torch)
@@ -123,9 +135,7 @@ def explained(case: Case, known: list[tuple[str, torch.Tensor]] | None = None) -
     target = weight.grad if torch.isfinite(loss) else loss
     assert target is not None
     assert not torch.isfinite(target).all()
-    found = explainer.cause([target], ROWS)
-    assert found is not None
-    return found
+    return explainer, target
 
 
 def line_of(case: Case) -> int:
@@ -206,3 +216,96 @@ def test_the_layer_is_named() -> None:
     found = explainer.cause([loss], ROWS)
     assert found is not None
     assert (found["layer"], found["operation"]) == ("1", "aten::div")
+
+
+def pickled(x: torch.Tensor) -> torch.Tensor:
+    loaded: torch.Tensor = pickle.loads(pickle.dumps(x))
+    return loaded
+
+
+def saved(x: torch.Tensor) -> torch.Tensor:
+    file = io.BytesIO()
+    torch.save({"values": x}, file)
+    file.seek(0)
+    values: torch.Tensor = torch.load(file)["values"]
+    return values
+
+
+def of_a_storage(x: torch.Tensor) -> torch.Tensor:
+    x.storage(), x.untyped_storage(), len(x.untyped_storage().tolist())
+    return torch.empty(0).set_(x.untyped_storage().clone(), 0, x.shape)
+
+
+def quantized(x: torch.Tensor) -> torch.Tensor:
+    torch.quantize_per_tensor(x.nan_to_num(), 0.1, 0, torch.quint8).dequantize()
+    return x
+
+
+def on_meta(x: torch.Tensor) -> torch.Tensor:
+    (torch.rand(3, 3, device="meta") @ torch.rand(3, 3, device="meta")).sum()
+    return x
+
+
+def cleared(x: torch.Tensor) -> torch.Tensor:
+    torch._foreach_zero_([x.clone()])  # returns None
+    return torch._foreach_mul([x, x], 1.0)[0]
+
+
+PAST_OPERATORS = [pickled, saved, lambda x: torch.from_numpy(x.numpy())]
+KINDS = [
+    copy.copy,
+    copy.deepcopy,
+    of_a_storage,
+    quantized,
+    on_meta,
+    cleared,
+    lambda x: x.to_sparse().coalesce().to_dense(),
+    lambda x: (x.to_sparse_csr() * 2).to_dense(),
+    lambda x: x.to_mkldnn().to_dense() if torch.backends.mkldnn.is_available() else x,
+    lambda x: x.view(torch.int32).clone().view(torch.float32),
+    torch.func.vmap(lambda row: row * 2),
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("hand_on", [*KINDS, *PAST_OPERATORS])
+def test_the_origin_is_found_whatever_the_script_does_with_tensors(hand_on: Callable[..., torch.Tensor]) -> None:
+    def case(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        x = x * (torch.arange(ROWS) != 3)[:, None]
+        return (hand_on(torch.log(x)) * weight).mean()  # here
+
+    explainer, target = watched(case)
+    found = explainer.cause([target], ROWS)
+    assert (found["operation"], found["where"][0][1]) == ("aten::log", line_of(case))
+    assert list(explainer.problems()) == ([HANDED_ON.format("aten::log")] if hand_on in PAST_OPERATORS else [])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_cannot_be_inspected_is_named_and_harms_nothing() -> None:
+    def case(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        assert torch.nested.nested_tensor([x, x[:1]]).unbind()[1].shape == (1, 4)
+        return torch.log(x * 0 * weight).mean()  # here
+
+    explainer, target = watched(case)
+    assert explainer.cause([target], ROWS)["where"][0][1] == line_of(case)
+    (problem,) = explainer.problems()
+    assert problem.startswith("calls of 1 operator could not be inspected: aten::_nested_tensor_from_tensor_list (")
+
+
+def test_the_agent_s_own_mode_which_passes_on_losses_hides_no_operator() -> None:
+    replace_targets(torch, lambda target: target)
+    try:
+        found = explained(logarithm)
+    finally:
+        torch.overrides._pop_mode()
+    assert (found["operation"], found["where"][0][1]) == ("aten::log", line_of(logarithm))
+
+
+def test_operators_that_a_mode_of_the_script_hides_are_no_finding() -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False):
+        explainer, target = watched(logarithm)
+    found = explainer.cause([target], ROWS)
+    assert (found["operation"], found["words"]) == (None, OWN_MODE)
+    assert list(explainer.problems()) == [OWN_MODE]

@@ -55,6 +55,14 @@ def test_a_step_comes_to_the_same_bits_again(tmp_path: Path, case: str) -> None:
     assert done.returncode == 0
 
 
+@pytest.mark.slow
+def test_a_step_without_a_loader_is_explained_from_the_snapshot(tmp_path: Path) -> None:
+    result, _ = captured(tmp_path, script("divided")).redo("explain", script("divided"))
+    assert is_the_same(result), result
+    assert (result["operation"], result["problems"]) == ("aten::div", [])
+    assert (result["phase"], result["where"][0][1]) == ("forward", line_of("# origin", script("divided")))
+
+
 @pytest.mark.extended
 def test_a_batch_that_a_script_puts_together_is_found_in_its_variables(tmp_path: Path) -> None:
     """Some lie in a dictionary, some are computed behind the model, and some variables cannot be kept."""

@@ -3,6 +3,7 @@
 Each start has other weights and another order.
 """
 
+import copy
 import os
 import random
 
@@ -141,6 +142,20 @@ def without_loader():
         rows = torch.randint(0, 96, (16,))
         optimizer.zero_grad()
         nn.functional.mse_loss(torch.sqrt(net(x[rows]) ** 2), y[rows]).backward()
+        optimizer.step()
+
+
+def divided():
+    class Unit(nn.Module):
+        def forward(self, values):
+            copy.deepcopy(values.detach())
+            return values / torch.sqrt((values * values).sum(-1, keepdim=True))  # origin
+
+    model, numbers = nn.Sequential(Unit(), net), iter(range(0, 96, 16))
+    while True:
+        rows = torch.arange(number := next(numbers), number + 16)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x[rows]), y[rows]).backward()
         optimizer.step()
 
 

@@ -193,6 +193,11 @@ class OperatorTrace:
         self.events.append(event)
         self._producers.update(dict.fromkeys(keys, event))
 
+    def add_keys(self, event: OperatorEvent, keys: Iterable[Hashable]) -> None:
+        """Record that the first call whose results have these contents is this one, unless an earlier one is."""
+        for key in keys:
+            self._producers.setdefault(key, event)
+
     def forget(self, keys: Iterable[Hashable]) -> None:
         """Drop the producers of these tensors, which now hold other, finite values."""
         for key in keys:

@@ -14,12 +14,13 @@ import sys
 from collections import deque
 
 from .. import events
+from ..core.signal_errors import pass_on
 from ..observing.torch_calls import Operator, passed_on
 from ..observing.torch_places import BACKWARD, FORWARD, OURS, Places
 from ..pytorch import private_api
 from ..pytorch.dispatch_modes import DispatchModes
 from ..pytorch.private_api import storage
-from ..pytorch.tensors import dtype_name, is_finite, is_tensor, numbers, tensors_in
+from ..pytorch.tensors import dtype_name, entry, is_finite, is_tensor, numbers, tensors_in
 from .causes import (
     CALLED_WITH,
     MAX_DESCRIBED,
@@ -41,15 +42,25 @@ from .variables import lines_that_made, user_functions
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from typing import Any
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
 
     from ..core.user_frames import Place
     from .torch_capture import CaptureContext
     from .torch_fit import ParameterNames
 
 MAX_NODES = 500_000  # of the graph, of which operator and layer are kept
+MAX_COMPARED = 1 << 20  # elements of a tensor that is known again by its bytes
+MAX_NAMED = 5  # operators that could not be inspected
 AHEAD = 8  # batches that a script may fetch ahead of the step that uses them
+OWN_MODE = "operators were not seen: the script has a dispatch mode of its own, such as one that counts operations"
+HANDED_ON = "results of {} were handed on by other ways than operators, as by NumPy or pickle: known by their bytes"
 LAST = "indices in the data set are told as if the step worked on what its loader gave last, in that order"
+
+
+_ALIASING = frozenset(["aten::set_"])  # operators that compute nothing, as those that return views
+_COPYING = frozenset(["aten::copy_", "aten::clone"])
 
 
 class NotSupportedError(Exception):
@@ -110,6 +121,9 @@ class OperatorExplainer:
         self._names_by_storage: dict[int, str] = {}  # of tensors that existed before
         self._lines: dict[int, list[Place]] = {}  # of the script that made a tensor without operators, by storage
         self._described_count = 0
+        self._unread: dict[str, str] = {}  # operators of which a call could not be inspected, and why
+        self._is_hidden = False  # by a mode of the script
+        self._handed_on: OperatorEvent | None = None  # the first whose results came back by other ways than operators
         self._batch: range | None = None
         self._hooks: list[Any] = []
         self._places: Any = None  # of the current call
@@ -125,7 +139,7 @@ class OperatorExplainer:
             module.register_module_forward_pre_hook(self._enter),
             module.register_module_forward_hook(self._leave, always_call=True),
         ]
-        self._modes.enter()
+        self._is_hidden = not self._modes.enter()
 
     def set_names(self, names: ParameterNames, others: Iterable[tuple[str, Any]]) -> None:
         """Set the names of modules, of parameters, and of other tensors that no operator makes."""
@@ -167,11 +181,23 @@ class OperatorExplainer:
             calls = [event for event in self._trace.events if event.has_known_cause] or calls
         first_cause = cause(calls)
         if first_cause is None:
-            return {"words": "no operator turned finite values into others", "phase": None, "operation": None}
+            words = OWN_MODE if self._is_hidden else "no operator turned finite values into others"
+            return {"words": words, "phase": None, "operation": None}
         entry = line(first_cause, samples)
         return (
             {**entry, "indices": [indices[row] for row in entry["samples"]]} if entry["samples"] and indices else entry
         )
+
+    def problems(self) -> Iterator[str]:
+        """Yield what was not seen of the step, which may be where it began."""
+        if self._is_hidden:
+            yield OWN_MODE
+        if self._handed_on is not None:
+            yield HANDED_ON.format(self._handed_on.name)
+        if self._unread:
+            named = ", ".join(f"{name} ({why})" for name, why in list(self._unread.items())[:MAX_NAMED])
+            count = f"{len(self._unread)} operator{'' if len(self._unread) == 1 else 's'}"
+            yield f"calls of {count} could not be inspected: {named}"
 
     # Layers
 
@@ -198,20 +224,41 @@ class OperatorExplainer:
             return self._passed_on(operator, function, args, kwargs)
         places.operator = operator.name
         where, phase = places.of_call(2)
-        if operator.is_silent or phase == OURS:
+        if operator.is_silent or operator.name in _ALIASING or phase == OURS:
             return self._passed_on(operator, function, args, kwargs)
-        bad = [name for name in _input_tensors(operator, args, kwargs) if not is_finite(name[1])]
-        produced_inputs = [(*pair, self._trace.producer([storage(pair[1])])) for pair in bad]
+        before = self._attempt(operator, self._inspect_inputs, operator, args, kwargs, phase)
+        result = passed_on(self._torch, function, args, kwargs)
+        self._trace.count += 1
+        if before is not None:
+            self._attempt(operator, self._inspect_results, operator, args, kwargs, result, (where, phase, *before))
+        return result
+
+    def _attempt(self, operator: Operator, function: Callable[..., T], *arguments: Any) -> T | None:
+        """Return a function's result; a call that cannot be inspected is noted, and the script goes on."""
+        try:
+            return function(*arguments)
+        except Exception as error:  # kinds of tensors that few operators support
+            pass_on(error)
+            self._unread.setdefault(operator.name, f"{type(error).__name__}: {' '.join(str(error).split())[:100]}")
+            return None
+
+    def _inspect_inputs(self, operator: Operator, args: Any, kwargs: Any, phase: str) -> tuple[Any, Any]:
+        """Return the inputs that are not finite, with their producers, and statistics of those that will change."""
+        bad = [pair for pair in _input_tensors(operator, args, kwargs) if not is_finite(pair[1])]
+        produced_inputs = [(*pair, self._producer(pair[1])) for pair in bad]
         if phase == FORWARD:
             self._note_lines([tensor for _, tensor, producer in produced_inputs if producer is None])
         operands = self._input_statistics(operator, args, kwargs, phase) if operator.changes and not bad else None
-        result = passed_on(self._torch, function, args, kwargs)
-        self._trace.count += 1
-        try:
-            self._inspect_results(operator, args, kwargs, result, (where, phase, produced_inputs, operands))
-        except NotImplementedError:  # kinds of tensors that few operators support
-            pass
-        return result
+        return produced_inputs, operands
+
+    def _producer(self, tensor: Any) -> OperatorEvent | None:
+        """Return the call that produced a tensor's non-finite values, also if they were handed on as bytes since."""
+        producer = self._trace.producer([storage(tensor)])
+        if producer is not None:
+            return producer
+        producer = self._trace.producer(_content_keys(tensor))
+        self._handed_on = self._handed_on or producer
+        return producer
 
     def _passed_on(self, operator: Operator | None, function: Any, args: Any, kwargs: Any) -> Any:
         result = passed_on(self._torch, function, args, kwargs)
@@ -229,8 +276,17 @@ class OperatorExplainer:
             event = self._event(operator, args, kwargs, call_facts, bad)
             event.samples = range(0) if is_moved else self._batch
             self._trace.add(event, [storage(tensor) for tensor in bad])
+            self._trace.add_keys(event, [key for tensor in bad for key in _content_keys(tensor)])
+        elif operator.name in _COPYING and not any(output.is_floating_point() for output in outputs):
+            self._carry(operator, args, kwargs, outputs)
         elif not operator.changes:
             self._trace.forget(storage(tensor) for tensor in outputs)
+
+    def _carry(self, operator: Operator, args: Any, kwargs: Any, outputs: list[Any]) -> None:
+        """Note who produced what was copied as bytes, as deepcopy does: the copy may be read as other numbers."""
+        producer = self._trace.producer(storage(tensor) for _, tensor in _input_tensors(operator, args, kwargs))
+        for tensor in outputs:
+            self._trace.assign(producer, storage(tensor))
 
     def _event(self, operator: Operator, args: Any, kwargs: Any, call_facts: Any, bad: list[Any]) -> OperatorEvent:
         where, phase, produced_inputs, statistics = call_facts
@@ -386,6 +442,8 @@ class InPlaceExplanation:
         indices = [index for batch in loaded for index in batch.get("indices") or []]
         is_known = self._takes_turns and len(indices) == self._rows
         cause = self._explainer.cause(targets, None if loaded else _samples(header), indices if is_known else [])
+        for problem in self._explainer.problems():
+            self._driver.problem(problem)
         if "indices" in cause:
             if len(loaded) < len(header.batches):
                 self._driver.problem(LAST)
@@ -415,6 +473,14 @@ def _input_tensors(operator: Operator, args: Any, kwargs: Any) -> list[tuple[str
 def _written_tensors(operator: Operator, args: Any, kwargs: Any) -> list[Any]:
     """Return the arguments that an operator may have written to, if it does not return them."""
     return [] if operator.returns else [*tensors_in([args[:1], kwargs.get("out")])]
+
+
+def _content_keys(tensor: Any) -> list[tuple[Any, ...]]:
+    """Return what identifies a tensor by its bytes, if it has more than one element: other NaNs can be the same."""
+    if tensor.layout is not sys.modules["torch"].strided or not 1 < tensor.numel() <= MAX_COMPARED:
+        return []
+    _, dtype, shape, content = entry("", tensor)
+    return [(dtype, tuple(shape), content)]
 
 
 def _has_nan(torch: Any, tensor: Any) -> bool:

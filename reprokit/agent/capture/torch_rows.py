@@ -61,7 +61,8 @@ class RowOrderTracker:
 
     def _is_transposed(self, tensor: Any) -> bool:
         key = storage(tensor)
-        return key in self._transposed or (key, tensor.stride()) in self._transposed
+        has_strides = tensor.layout is self._torch.strided
+        return key in self._transposed or (has_strides and (key, tensor.stride()) in self._transposed)
 
     def _is_reordering(self, operator: Operator, args: Any, kwargs: Any) -> bool:
         if operator.name in ("aten::index", "aten::_unsafe_index"):

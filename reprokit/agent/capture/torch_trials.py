@@ -339,6 +339,8 @@ class StepTrials:
         captured = self.captured
         indices = captured.indices if len(captured.indices) == captured.sample_ranges[-1].stop else []
         cause = self._explainer.cause(targets, captured.sample_count, indices)
+        for problem in self._explainer.problems():
+            self.driver.problem(problem)
         if "indices" in cause and captured.may_be_sorted:
             self.driver.problem(SORTED)
         return cause

@@ -30,7 +30,7 @@ _KINDS = {
     "torch/autograd/__init__.py": _ENGINE,
     "torch/optim/optimizer.py": _OPTIMIZER,
 }
-_PASSING = frozenset(["__torch_dispatch__", "__torch_function__"])  # hooks of the user's modes and subclasses
+_PASSING = frozenset(["__torch_dispatch__", "__torch_function__"])  # hooks of modes, ours too, and of subclasses
 _ENGINE_CALLS = frozenset(["_engine_run_backward", "backward", "grad"])
 _kinds: dict[str, int] = {}
 
@@ -44,6 +44,13 @@ def _kind(file: str) -> int:
     return _OPTIMIZERS if "/torch/optim/" in file else _LIBRARY
 
 
+def _calls_for_itself(frame: FrameType | None) -> bool:
+    """Return whether the agent made a call, as for a digest, and did not only pass on one of the script's."""
+    while frame is not None and frame.f_code.co_name in _PASSING:
+        frame = frame.f_back
+    return frame is not None and is_own(frame.f_code.co_filename)
+
+
 class CallStack:
     """The places and phase derived from a thread's stack."""
 
@@ -54,7 +61,7 @@ class CallStack:
         self.outer: list[Place] = []  # the user's frames that called the engine
         self.updates = False
         self.codes: list[CodeType] = []  # kept alive, as the key of a stack has only their addresses
-        self.is_ours = frame is not None and is_own(frame.f_code.co_filename)  # the agent's own call, as for a digest
+        self.is_ours = _calls_for_itself(frame)
         places = self.inner
         depth = 0
         while frame is not None and depth < MAX_DEPTH:

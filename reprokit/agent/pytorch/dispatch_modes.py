@@ -46,14 +46,16 @@ class DispatchModes:
         """Whether torch.compile works while a mode is active (PyTorch 2.10 and later)."""
         return hasattr(self._class.__mro__[1], "ignore_compile_internals") or not hasattr(self._torch, "compile")
 
-    def enter(self) -> None:
-        """Activate the mode of this thread, unless the user has an active mode."""
-        if private_api.count_modes(self._torch)() == 0:
-            mode = self.mode
-            if mode is None:
-                mode = self._thread.mode = self._class()
-            mode.places.forget()
-            private_api.push_mode(self._torch, mode)
+    def enter(self) -> bool:
+        """Activate the mode of this thread, unless the user has an active mode; return whether it is active."""
+        if private_api.count_modes(self._torch)() != 0:
+            return False
+        mode = self.mode
+        if mode is None:
+            mode = self._thread.mode = self._class()
+        mode.places.forget()
+        private_api.push_mode(self._torch, mode)
+        return True
 
     def leave(self) -> None:
         """Deactivate the mode of this thread, unless a mode of the user is above it."""

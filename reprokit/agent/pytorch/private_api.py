@@ -77,9 +77,17 @@ def stored_values(tensor: Any) -> Any:
     return tensor.values() if layout.startswith("sparse") or layout == "jagged" else tensor
 
 
+def is_opaque(torch: Any, tensor: Any) -> bool:
+    """Return whether a tensor's values are in memory that only oneDNN reads."""
+    return bool(tensor.layout is torch._mkldnn)
+
+
 def storage(tensor: Any) -> int:
-    """Return the identity of the storage of a tensor's values."""
-    return stored_values(tensor).untyped_storage()._cdata  # type: ignore[no-any-return]
+    """Return the identity of the storage of a tensor's values; of a tensor without one, its own."""
+    try:
+        return stored_values(tensor).untyped_storage()._cdata  # type: ignore[no-any-return]
+    except NotImplementedError:
+        return int(tensor._cdata)
 
 
 def flag_not_finite(torch: Any, tensors: Sequence[Any], flag: Any, unit_scale: Any) -> None:

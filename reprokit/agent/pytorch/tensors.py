@@ -31,9 +31,9 @@ def dtype_name(tensor: Any) -> str:
 def is_tensor(value: Any) -> bool:
     """Return whether a value is a PyTorch tensor, by its class: other objects may have any attribute, or fail.
 
-    Batches are often dictionaries whose ``__getattr__`` is ``dict.get`` or ``dict.__getitem__``.
+    Batches are often dictionaries whose ``__getattr__`` is ``dict.get`` or ``dict.__getitem__``. A storage is none.
     """
-    return hasattr(type(value), "data_ptr")
+    return issubclass(type(value), sys.modules["torch"].Tensor)
 
 
 def tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:
@@ -68,7 +68,9 @@ def has_memory(tensor: Any) -> bool:
 def numbers(tensor: Any) -> Any:
     """Return the values of any tensor in a dtype for computations: complex numbers by their absolute value."""
     torch, tensor = sys.modules["torch"], tensor.detach()
-    if tensor.layout is not torch.strided:
+    if private_api.is_opaque(torch, tensor):
+        tensor = tensor.to_dense()
+    elif tensor.layout is not torch.strided:
         tensor = private_api.sparse_parts(tensor)["values"] if tensor.layout is torch.sparse_coo else tensor.values()
     if tensor.is_quantized:
         tensor = tensor.dequantize()
@@ -82,7 +84,7 @@ def numbers(tensor: Any) -> Any:
 def is_finite(tensor: Any) -> bool:
     """Return whether a tensor has neither infinities nor NaNs."""
     torch = sys.modules["torch"]
-    if not (tensor.is_floating_point() or tensor.is_complex()) or not tensor.numel():
+    if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.is_meta or not tensor.numel():
         return True
     if tensor.layout is not torch.strided or tensor.element_size() < 2:
         tensor = numbers(tensor)
