@@ -65,6 +65,12 @@ uint64_t rk_check(const void *data, uint64_t n, uint64_t seed) {
     return finish(fold(lanes, hash), at, n % BLOCK);
 }
 
+uint64_t rk_check_word(uint64_t word, uint64_t n, uint64_t seed) {
+    uint64_t hash = step(seed ^ (n * K2), word);
+    hash = (hash ^ (hash >> 29)) * K3;
+    return hash ^ (hash >> 32);
+}
+
 uint64_t rk_check_copied(const void *data, uint64_t n, uint64_t seed, const uint8_t *copy, uint64_t from) {
     if (n < 2 * BLOCK || from > BLOCK) return rk_check(data, n, seed);
     uint64_t lanes[4] = {seed + K1, seed + K2, seed + K3, seed};

@@ -1,9 +1,8 @@
-/* clock.c - record --clock: the time of day, for native code that seeds itself from it (pids.c: the process id).
+/* clock.c - the time of day: what asks for it, and what waits until it.
  *
- * Reads of the real-time clock are recorded in a separate stream of each thread, and replayed in order. If a replay
- * reads more often than recorded, time continues from the last recorded read at real speed: derived bytes would be no
- * time, and a loop that waits for a time must end. The monotonic clock, which timeouts and sleeps use, is unchanged. A
- * deadline that the program computes from a replayed time is converted to the kernel's clock.
+ * Reads of the real-time clock are recorded, and told again in a replay (calendar.c). The monotonic clock, which
+ * timeouts and sleeps use, is unchanged. A deadline that the program computes from a time that it was told is converted
+ * to the kernel's clock.
  *
  * A plan may also shift the time: then every time of day is later, and deadlines are earlier, by the same amount.
  */
@@ -17,11 +16,10 @@
 
 #define SECOND INT64_C(1000000000)
 
-/* In seconds. Smaller values are monotonic times, counted from the machine's start; larger ones mean "for ever". */
+/* In seconds. Smaller values are monotonic times, counted from the machine's start. */
 #define SMALLEST INT64_C(1000000000)
-#define LARGEST  INT64_C(9000000000)
 
-/* ---- readers of the clock without --clock ------------------------------------------------------------------ */
+/* ---- readers of the clock that are not recorded ------------------------------------------------------------------ */
 
 #define CALL_SITES 512 /* call sites that are reported at most */
 #define PROBES     8   /* entries that are probed for a call site */
@@ -39,70 +37,35 @@ static void report_reader(const void *caller) {
     }
 }
 
-static bool is_time_changed(void) { return rk_plan.clock || rk_plan.later; }
+static bool is_time_changed(void) { return rk_plan.calendar || rk_plan.later; }
 
 static bool is_on(const void *caller) {
     if (!rk_active()) return false;
-    if (RK_UNLIKELY(is_time_changed())) return true;
+    if (RK_LIKELY(is_time_changed())) return true;
     report_reader(caller);
     return false;
 }
 
 /* ---- the time of day ----------------------------------------------------------------------------- */
 
-/* Nanoseconds by which the time given last was ahead of the monotonic clock. A forked child, and a thread that has
- * read no recorded time yet, start from it. */
-static int64_t ahead_of_monotonic;
-
-static int64_t real_time(clockid_t id) {
+int64_t rk_clock_now(clockid_t id) {
     struct timespec time = {0};
     RK_REAL(clock_gettime)(id, &time);
     return (int64_t)time.tv_sec * SECOND + time.tv_nsec;
 }
 
-static int64_t shifted_time(clockid_t id) { return real_time(id) + rk_plan.later; }
-
-static ssize_t get_clock(struct rk_real *self, void *buffer, size_t size) {
-    int64_t time = shifted_time((clockid_t)self->argument);
-    memcpy(buffer, &time, size);
-    *(bool *)self->object = true;
-    return (ssize_t)size;
-}
-
-/* Returns the offset of a process that has read no recorded time yet: it starts when the recorded one did. */
-static int64_t ahead_at_start(void) {
-    const struct rk_file *recorded = (const struct rk_file *)rk_process->profile, *file = rk_process->file;
-    if (!recorded || !file) return 0;
-    int64_t later = (int64_t)(recorded->started_ns - file->started_ns);
-    return later + real_time(CLOCK_REALTIME) - real_time(CLOCK_MONOTONIC);
-}
-
-/* Returns the current offset in a replay; 0 if nothing was recorded, so that the real time is used. */
-static int64_t current_ahead(void) {
-    if (rk_thread.clock_ahead) return rk_thread.clock_ahead;
-    int64_t ahead = __atomic_load_n(&ahead_of_monotonic, __ATOMIC_RELAXED);
-    return ahead ? ahead : ahead_at_start();
-}
-
-static int64_t extrapolate(clockid_t id) {
-    int64_t ahead = current_ahead();
-    if (!ahead) return shifted_time(id);
-    int64_t time = real_time(CLOCK_MONOTONIC) + ahead;
-    return time > rk_thread.clock_last ? time : rk_thread.clock_last;
+/* Returns whether reads of this thread are not recorded: frameworks have threads that read as often as they like. */
+static bool is_foreign(uint32_t place) {
+    return RK_UNLIKELY(place & RK_PLACE_FOREIGN) && !rk_plan.clock && strcmp(rk_thread_check()->identity, "m") != 0;
 }
 
 static int64_t read_time(clockid_t id, const void *caller) {
-    if (!rk_plan.clock) return shifted_time(id);
-    bool is_real = false;
-    struct rk_real real = {.get = get_clock, .argument = id, .object = &is_real};
-    int64_t time = 0;
-    bool is_recorded = rk_fill_clock(caller, &time, sizeof(time), &real) == sizeof(time);
-    if (is_real) return time;
-    if (!is_recorded || time < 0 || time > LARGEST * SECOND) return rk_thread.clock_last = extrapolate(id);
-    rk_thread.clock_last = time;
-    rk_thread.clock_ahead = time - real_time(CLOCK_MONOTONIC);
-    __atomic_store_n(&ahead_of_monotonic, rk_thread.clock_ahead, __ATOMIC_RELAXED);
-    return time;
+    if (RK_UNLIKELY(!rk_plan.calendar)) return rk_calendar_smooth(id);
+    uint32_t place = rk_place(caller);
+    if (place & RK_PLACE_REAL) return rk_clock_now(id) + rk_plan.later;
+    if (!is_foreign(place)) return rk_calendar_read(id, (uint16_t)place);
+    report_reader(caller);
+    return rk_calendar_smooth(id);
 }
 
 static bool is_time_of_day(clockid_t id) { return id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE; }
@@ -143,23 +106,26 @@ RK_EXPORT time_t time(time_t *copy) {
 /* std::chrono::system_clock::now(). Hooked too, as libstdc++ would hide the caller from the hooks of libc. */
 int64_t rk_system_clock(void) __asm__("_ZNSt6chrono3_V212system_clock3nowEv");
 RK_EXPORT int64_t rk_system_clock(void) {
-    return is_on(RK_CALLER()) ? read_time(CLOCK_REALTIME, RK_CALLER()) : real_time(CLOCK_REALTIME);
+    return is_on(RK_CALLER()) ? read_time(CLOCK_REALTIME, RK_CALLER()) : rk_clock_now(CLOCK_REALTIME);
 }
 
 /* ---- deadlines by the time of day ---------------------------------------------------------------- */
 
-static int64_t program_time(void) {
-    int64_t ahead = rk_plan.clock ? current_ahead() : 0;
-    return ahead ? real_time(CLOCK_MONOTONIC) + ahead : shifted_time(CLOCK_REALTIME);
+/* Returns the time of day as the calling thread knows it. */
+static int64_t program_time(const void *caller) {
+    if (RK_UNLIKELY(!rk_plan.calendar)) return rk_calendar_smooth(CLOCK_REALTIME);
+    uint32_t place = rk_place(caller);
+    if (place & RK_PLACE_REAL) return rk_clock_now(CLOCK_REALTIME) + rk_plan.later;
+    return is_foreign(place) ? rk_calendar_smooth(CLOCK_REALTIME) : rk_calendar_expected();
 }
 
 /* Converts a deadline to the kernel's clock. Monotonic deadlines are unchanged: condition variables may use either. */
-static const struct timespec *deadline(const struct timespec *given, struct timespec *moved) {
+static const struct timespec *deadline(const struct timespec *given, struct timespec *moved, const void *caller) {
     if (!given || !rk_active() || !is_time_changed() || rk_plan.mode != RK_MODE_REPLAY || given->tv_sec < SMALLEST ||
-        given->tv_sec > LARGEST || given->tv_nsec < 0 || given->tv_nsec >= SECOND)
+        given->tv_sec > RK_LATEST / SECOND || given->tv_nsec < 0 || given->tv_nsec >= SECOND)
         return given;
-    int64_t left = (int64_t)given->tv_sec * SECOND + given->tv_nsec - program_time();
-    int64_t until = real_time(CLOCK_REALTIME) + left;
+    int64_t left = (int64_t)given->tv_sec * SECOND + given->tv_nsec - program_time(caller);
+    int64_t until = rk_clock_now(CLOCK_REALTIME) + left;
     set_timespec(moved, until > 0 ? until : 0);
     return moved;
 }
@@ -167,7 +133,7 @@ static const struct timespec *deadline(const struct timespec *given, struct time
 #define UNTIL(name, parameters, ...)                                                         \
     RK_EXPORT int name parameters {                                                          \
         struct timespec moved;                                                               \
-        const struct timespec *until = deadline(given, &moved);                              \
+        const struct timespec *until = deadline(given, &moved, RK_CALLER());                 \
         return RK_REAL(name) ? rk_real_##name(__VA_ARGS__) : ENOSYS; /* not in every libc */ \
     }
 UNTIL(sem_timedwait, (sem_t *restrict semaphore, const struct timespec *restrict given), semaphore, until)
@@ -198,9 +164,23 @@ UNTIL(mtx_timedlock, (mtx_t *restrict mutex, const struct timespec *restrict giv
 
 RK_EXPORT int clock_nanosleep(clockid_t id, int flags, const struct timespec *request, struct timespec *rest) {
     struct timespec moved;
-    const struct timespec *until = flags & TIMER_ABSTIME ? deadline(request, &moved) : request;
+    const struct timespec *until = flags & TIMER_ABSTIME ? deadline(request, &moved, RK_CALLER()) : request;
     return RK_REAL(clock_nanosleep)(id, flags, until, rest);
 }
+
+/* Timers that ring at a time of day. */
+#define RINGS(name, timer_type)                                                                                 \
+    RK_EXPORT int name(timer_type timer, int flags, const struct itimerspec *when, struct itimerspec *before) { \
+        struct itimerspec moved = {{0}, {0}};                                                                   \
+        const struct timespec *until =                                                                          \
+            when && flags & TIMER_ABSTIME ? deadline(&when->it_value, &moved.it_value, RK_CALLER()) : NULL;     \
+        if (until == &moved.it_value) moved.it_interval = when->it_interval, when = &moved;                     \
+        __typeof__(name) *real = RK_REAL(name);                                                                 \
+        if (RK_UNLIKELY(!real)) real = rk_librt(#name); /* before glibc 2.34 */                                 \
+        return real(timer, flags, when, before);                                                                \
+    }
+RINGS(timerfd_settime, int)
+RINGS(timer_settime, timer_t)
 
 /* ---- the same by syscall() ----------------------------------------------------------------------- */
 
@@ -212,7 +192,7 @@ static bool waits_until(long operation) {
 }
 
 enum {
-    ANSWERED = 1,
+    ANSWERED = 1,     /* by the shim, or with another deadline */
     TAKES_FIRST = 2,  /* a process id as its first argument */
     TAKES_SECOND = 4, /* as its second */
     PLACES = 8,       /* gives a file a name */
@@ -227,7 +207,12 @@ __attribute__((visibility("hidden"))) const uint8_t rk_diverted[RK_DIVERTED] = {
 #ifdef SYS_open
     [SYS_open] = DEVICE,
 #endif
-    [SYS_futex] = ANSWERED, /* its deadline */
+    [SYS_futex] = ANSWERED,
+    [SYS_clock_gettime] = ANSWERED,
+    [SYS_gettimeofday] = ANSWERED,
+#ifdef SYS_time
+    [SYS_time] = ANSWERED,
+#endif
     [SYS_getpid] = ANSWERED,
     [SYS_getppid] = ANSWERED,
     [SYS_gettid] = ANSWERED,
@@ -276,6 +261,22 @@ __attribute__((visibility("hidden"))) const uint8_t rk_diverted[RK_DIVERTED] = {
     [SYS_symlinkat] = PLACES,
 };
 
+/* Returns whether a system call asked for the time of day. An address that is none is left to the kernel. */
+static bool answers_time(long number, long a, long b, const void *caller, long *result) {
+    bool is_clock = number == SYS_clock_gettime && is_time_of_day((clockid_t)a) && b;
+    bool is_day = number == SYS_gettimeofday && a && !b;
+    *result = 0;
+#ifdef SYS_time
+    if (number == SYS_time && !a && is_on(caller))
+        return *result = (long)(read_time(CLOCK_REALTIME_COARSE, caller) / SECOND), true;
+#endif
+    if ((!is_clock && !is_day) || !is_on(caller)) return false;
+    int64_t time = read_time(is_clock ? (clockid_t)a : CLOCK_REALTIME, caller);
+    if (is_clock) set_timespec((struct timespec *)b, time);
+    if (is_day) *(struct timeval *)a = (struct timeval){time / SECOND, time % SECOND / 1000};
+    return true;
+}
+
 /* std::future and abseil wait by syscall(SYS_futex, ...); many ask for their thread by SYS_gettid. */
 __attribute__((visibility("hidden"))) long rk_syscall_diverted(long number, long a, long b, long c, long d, long e,
                                                                long f) {
@@ -284,8 +285,9 @@ __attribute__((visibility("hidden"))) long rk_syscall_diverted(long number, long
     if (rk_diverted[number] & PLACES) return rk_syscall_placed(number, a, b, c, d, e);
     if (rk_diverted[number] & DEVICE) return rk_syscall_device(number, a, b, c, d, e, f, RK_CALLER());
     if (rk_diverted[number] & ANSWERED && rk_syscall_pid(number, RK_CALLER(), &id)) return id;
+    if (rk_diverted[number] & ANSWERED && answers_time(number, a, b, RK_CALLER(), &id)) return id;
     if (rk_diverted[number] & TAKES_FIRST) a = rk_real_pid((pid_t)a);
     if (rk_diverted[number] & TAKES_SECOND) b = rk_real_pid((pid_t)b);
-    if (number == SYS_futex && waits_until(b)) d = (long)deadline((const struct timespec *)d, &moved);
+    if (number == SYS_futex && waits_until(b)) d = (long)deadline((const struct timespec *)d, &moved, RK_CALLER());
     return RK_REAL(syscall)(number, a, b, c, d, e, f);
 }

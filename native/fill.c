@@ -24,7 +24,7 @@ static const char *stream_name(struct rk_thread *thread, struct rk_stream *strea
     return text;
 }
 
-static bool prepare_stream(struct rk_thread *thread, struct rk_stream *stream) {
+bool rk_prepare_stream(struct rk_thread *thread, struct rk_stream *stream) {
     char name[RK_IDENTITY];
     return rk_file_ready() && (RK_LIKELY(stream->opened) || rk_stream_open(stream, stream_name(thread, stream, name)));
 }
@@ -138,9 +138,7 @@ static ssize_t record_event(struct rk_thread *thread, struct rk_stream *stream, 
     }
     uint64_t length = (uint64_t)(bytes - stream->at) - 1 + (withheld ? 0 : (uint64_t)given);
     rk_commit(stream, repeat ? RK_TAG_REPEAT : RK_TAG_EVENT, length);
-    if (source == RK_SOURCE_CLOCK) {
-        add_to_field(offsetof(struct rk_file, clock_reads), 1);
-    } else if (withheld) {
+    if (withheld) {
         add_to_field(offsetof(struct rk_file, withheld), 1);
     } else {
         stream->chunk->events++; /* only this thread writes to this chunk, so no atomics */
@@ -152,8 +150,8 @@ static ssize_t record_event(struct rk_thread *thread, struct rk_stream *stream, 
 static ssize_t answer_recorded(struct rk_thread *thread, struct rk_stream *stream, uint8_t source, const void *caller,
                                void *buffer, size_t size, struct rk_real *real) {
     struct rk_site *site;
-    if (!prepare_stream(thread, stream) || !(site = rk_stream_site(stream, caller)) || !number_site(stream, site) ||
-        !rk_stream_room(stream, EVENT_HEAD + size + 4, buffer))
+    if (!rk_prepare_stream(thread, stream) || !(site = rk_stream_site(thread, stream, caller)) ||
+        !number_site(stream, site) || !rk_stream_room(stream, EVENT_HEAD + size + 4, buffer))
         return get_uncounted(real, buffer, size);
     return record_event(thread, stream, site, source, buffer, size, real);
 }
@@ -228,7 +226,7 @@ static bool is_beyond_recording(void) {
 /* Answers a request of a keyed run, which stores only the number of requests. A strict replay stops after as many. */
 static ssize_t answer_keyed(struct rk_thread *thread, struct rk_stream *stream, uint8_t source, const void *caller,
                             void *buffer, size_t size, struct rk_real *real) {
-    struct rk_site *site = rk_stream_site(stream, caller);
+    struct rk_site *site = rk_stream_site(thread, stream, caller);
     bool is_file_ready = rk_file_ready();
     if (RK_UNLIKELY(site->flags & RK_FLAG_WITHHELD)) {
         add_to_field(offsetof(struct rk_file, withheld), 1);
@@ -248,7 +246,7 @@ static ssize_t answer_keyed(struct rk_thread *thread, struct rk_stream *stream, 
 
 static void record_mismatch(struct rk_thread *thread, struct rk_stream *stream, struct rk_site *site, uint8_t source,
                             enum rk_match match, uint64_t size) {
-    if (!prepare_stream(thread, stream) || !number_site(stream, site) || !rk_stream_room(stream, 1 + 12 + 4, NULL))
+    if (!rk_prepare_stream(thread, stream) || !number_site(stream, site) || !rk_stream_room(stream, 1 + 12 + 4, NULL))
         return;
     uint8_t *at = rk_put(stream->at + 1, source, 1);
     at = rk_put(at, site->number, 2);
@@ -274,19 +272,19 @@ static ssize_t answer_unrecorded(struct rk_thread *thread, struct rk_stream *str
     return given;
 }
 
-static struct rk_site *prepare_replay(struct rk_thread *thread, struct rk_stream *stream, const void *caller) {
+void rk_prepare_replay(struct rk_thread *thread, struct rk_stream *stream) {
     if (RK_UNLIKELY(!__atomic_load_n(&rk_process->opened, __ATOMIC_ACQUIRE))) rk_file_ready();
     if (RK_UNLIKELY(!stream->id)) {
         char name[RK_IDENTITY];
         const char *text = stream_name(thread, stream, name);
         stream->id = rk_check(text, strlen(text), 0);
     }
-    return rk_stream_site(stream, caller);
 }
 
 static ssize_t answer_replayed(struct rk_thread *thread, struct rk_stream *stream, uint8_t source, const void *caller,
                                void *buffer, size_t size, struct rk_real *real) {
-    struct rk_site *site = prepare_replay(thread, stream, caller);
+    rk_prepare_replay(thread, stream);
+    struct rk_site *site = rk_stream_site(thread, stream, caller);
     if (RK_UNLIKELY(site->flags & RK_FLAG_WITHHELD)) {
         add_to_field(offsetof(struct rk_file, withheld), 1);
         return real->get(real, buffer, size);
@@ -300,18 +298,8 @@ static ssize_t answer_replayed(struct rk_thread *thread, struct rk_stream *strea
     return (ssize_t)given;
 }
 
-/* Gives the thread's recorded clock reads in their order, and no others, as time must not go backwards. They have
- * counters of their own, as they are no entropy. */
-static ssize_t replay_clock(struct rk_thread *thread, struct rk_stream *stream, const void *caller, void *buffer,
-                            size_t size, struct rk_real *real) {
-    struct rk_site *site = prepare_replay(thread, stream, caller);
-    if (site->flags & RK_FLAG_WITHHELD) return real->get(real, buffer, size);
-    uint64_t given;
-    enum rk_match match;
-    bool is_recorded = rk_replay_find(thread->identity, stream, RK_SOURCE_CLOCK, caller, buffer, size, &given, &match);
-    add_to_field(is_recorded ? offsetof(struct rk_file, clock_reads) : offsetof(struct rk_file, clock_past), 1);
-    return is_recorded ? (ssize_t)given : 0;
-}
+/* A supervisor reads no clock. */
+__attribute__((weak)) void rk_calendar_repair(struct rk_thread *thread) { (void)thread; }
 
 /* Repairs the streams of requests that a signal handler left by siglongjmp: their frames are no longer on the stack. */
 static void repair_abandoned(struct rk_thread *thread, const char *frame) {
@@ -320,7 +308,8 @@ static void repair_abandoned(struct rk_thread *thread, const char *frame) {
     if (alternate.ss_flags & SS_ONSTACK) return;
     while (thread->depth > 0 && thread->depth <= RK_STREAMS && thread->frames[thread->depth - 1] <= frame) {
         rk_stream_repair(&thread->streams[--thread->depth]);
-        rk_stream_repair(&thread->streams[RK_CLOCK]); /* the request may have been a clock read */
+        rk_stream_repair(&thread->streams[RK_CLOCK]); /* the request may have been a read of the clock */
+        rk_calendar_repair(thread);
     }
 }
 
@@ -332,13 +321,15 @@ static ssize_t answer(struct rk_thread *thread, struct rk_stream *stream, uint8_
 }
 
 /* Begins a request of the calling thread; NULL if `limit` requests are under way already. */
-static inline struct rk_thread *begin_request(const char *frame, uint32_t limit) {
+inline struct rk_thread *rk_begin_request(const char *frame, uint32_t limit) {
     rk_process_check();
     struct rk_thread *thread = rk_thread_check();
     if (RK_UNLIKELY(thread->depth > 0)) repair_abandoned(thread, frame);
     if (RK_UNLIKELY(thread->depth >= limit)) return NULL;
     if (RK_UNLIKELY(thread->detached) && thread->depth == 0) {
         memset(thread->streams, 0, sizeof(thread->streams));
+        memset(thread->sites, 0, sizeof(thread->sites));
+        memset(&thread->calendar, 0, sizeof(thread->calendar));
         thread->unused = 0;
         thread->detached = 0;
     }
@@ -347,25 +338,14 @@ static inline struct rk_thread *begin_request(const char *frame, uint32_t limit)
     return thread;
 }
 
-static inline void end_request(struct rk_thread *thread) {
+inline void rk_end_request(struct rk_thread *thread) {
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     thread->depth--;
 }
 
-ssize_t rk_fill_clock(const void *caller, void *buffer, size_t size, struct rk_real *real) {
-    bool records = rk_plan.mode == RK_MODE_RECORD;
-    struct rk_thread *thread = begin_request(__builtin_frame_address(0), 1);
-    if (!thread) return records ? real->get(real, buffer, size) : 0;
-    struct rk_stream *stream = &thread->streams[RK_CLOCK];
-    ssize_t given = records ? answer_recorded(thread, stream, RK_SOURCE_CLOCK, caller, buffer, size, real)
-                            : replay_clock(thread, stream, caller, buffer, size, real);
-    end_request(thread);
-    return given;
-}
-
 ssize_t rk_fill(enum rk_source source, const void *caller, void *buffer, size_t size, struct rk_real *real) {
     if (RK_UNLIKELY(!rk_active() || size == 0)) return real->get(real, buffer, size);
-    struct rk_thread *thread = begin_request(__builtin_frame_address(0), RK_STREAMS);
+    struct rk_thread *thread = rk_begin_request(__builtin_frame_address(0), RK_STREAMS);
     if (RK_UNLIKELY(!thread)) return real->get(real, buffer, size);
     struct rk_stream *stream = &thread->streams[thread->depth - 1];
     ssize_t total = 0;
@@ -378,6 +358,6 @@ ssize_t rk_fill(enum rk_source source, const void *caller, void *buffer, size_t 
         total += given;
         if ((size_t)given < piece) break;
     }
-    end_request(thread);
+    rk_end_request(thread);
     return total;
 }

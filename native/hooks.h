@@ -17,6 +17,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/time.h>
+#include <sys/timerfd.h>
 #include <sys/uio.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
@@ -50,12 +51,21 @@ int pthread_mutex_clocklock(pthread_mutex_t *mutex, clockid_t id, const struct t
 int pthread_rwlock_clockrdlock(pthread_rwlock_t *lock, clockid_t id, const struct timespec *until);
 int pthread_rwlock_clockwrlock(pthread_rwlock_t *lock, clockid_t id, const struct timespec *until);
 int pthread_clockjoin_np(pthread_t thread, void **result, clockid_t id, const struct timespec *until);
+int __xstat(int version, const char *path, struct stat *status);
+int __lxstat(int version, const char *path, struct stat *status);
+int __fxstat(int version, int fd, struct stat *status);
+int __fxstatat(int version, int directory, const char *path, struct stat *status, int flags);
+int __xstat64(int version, const char *path, struct stat64 *status);
+int __lxstat64(int version, const char *path, struct stat64 *status);
+int __fxstat64(int version, int fd, struct stat64 *status);
+int __fxstatat64(int version, int directory, const char *path, struct stat64 *status, int flags);
 int tgkill(pid_t pid, pid_t thread, int number);
 int pidfd_open(pid_t pid, unsigned flags);
 
 /* Grouped by subject: entropy by name (urandom_hook.c); descriptors and streams (devices.c) and their output
- * (console.c); new names of files (written.c); time (clock.c); process ids (pids.c); threads and processes
- * (children.c); ends of processes and of modules (modules.c), handlers of SIGSEGV (cpuid.c); varied answers (varied.c).
+ * (console.c); new names of files (written.c); time (clock.c), also of files (filetimes.c); process ids (pids.c);
+ * threads and processes (children.c); ends of processes and of modules (modules.c), handlers of SIGSEGV (cpuid.c);
+ * varied answers (varied.c).
  */
 /* clang-format off */
 #define RK_HOOKS(X) \
@@ -73,7 +83,11 @@ int pidfd_open(pid_t pid, unsigned flags);
     X(pthread_cond_timedwait) X(pthread_cond_clockwait) X(pthread_mutex_timedlock) \
     X(pthread_mutex_clocklock) X(pthread_rwlock_timedrdlock) X(pthread_rwlock_timedwrlock) \
     X(pthread_rwlock_clockrdlock) X(pthread_rwlock_clockwrlock) X(pthread_timedjoin_np) \
-    X(pthread_clockjoin_np)     X(cnd_timedwait) X(mtx_timedlock) X(clock_nanosleep) \
+    X(pthread_clockjoin_np) X(cnd_timedwait) X(mtx_timedlock) X(clock_nanosleep) \
+    X(timerfd_settime) X(timer_settime) \
+    \
+    X(stat) X(stat64) X(lstat) X(lstat64) X(fstatat) X(fstatat64) X(statx) X(__xstat) X(__xstat64) X(__lxstat) \
+    X(__lxstat64) X(__fxstat) X(__fxstat64) X(__fxstatat) X(__fxstatat64) \
     \
     X(kill) X(killpg) X(sigqueue) X(getpgid) X(setpgid) X(getsid) X(tcsetpgrp) X(waitpid) X(wait4) X(waitid) \
     X(sched_setaffinity) X(sched_getaffinity) X(sched_setscheduler) X(sched_getscheduler) \

@@ -154,9 +154,29 @@ struct rk_stream {
     uint8_t *next; /* with next_previous: at and previous after the record under commit, see rk_stream_repair */
     uint32_t next_previous;
     uint8_t has_key;  /* in rk_thread.keys */
-    uint16_t unloads; /* value of rk_unloads when the cache was checked */
-    struct rk_site cache[RK_SITE_CACHE];
+    uint16_t unloads; /* value of rk_unloads when the cache of call sites was checked */
     struct rk_reader reader;
+};
+
+/* A recorded read of the clock. */
+struct rk_moment {
+    int64_t time;                 /* nanoseconds since 1970 */
+    const uint8_t *record, *next; /* in the recording: its bytes, and what follows them */
+    uint32_t check;
+    uint16_t place; /* 0: not known, as before format 4 */
+};
+
+/* What a thread was told about the time of day: see calendar.c. */
+struct rk_calendar {
+    int64_t last;  /* record: what was recorded last. Replay: the last recorded one that was told or passed */
+    int64_t ahead; /* replay: by how much that was ahead of the monotonic clock; 0: none was told */
+    int64_t floor; /* the time told last, also one that was not recorded */
+    int64_t lead;  /* what doubtful reads have gained on the monotonic clock */
+    struct rk_moment next;
+    uint8_t has_next;   /* enum rk_next */
+    uint16_t places[2]; /* of the last reads */
+    uint16_t missed;    /* a place that was looked for behind next, and is not there */
+    uint64_t passed[4]; /* Bloom filter of one hash: places in the recording before next */
 };
 
 /* The ChaCha20 key and position of a stream whose bytes are derived. */
@@ -186,9 +206,9 @@ struct rk_thread {
     struct rk_birth vfork_birth, fork_birth;
     struct rk_call_site place; /* the script's lines that are starting a child */
     char identity[RK_IDENTITY];
-    int64_t clock_last;  /* replay: the time this thread was given last, in nanoseconds */
-    int64_t clock_ahead; /* nanoseconds by which that was ahead of the monotonic clock */
+    struct rk_calendar calendar;
     struct rk_stream streams[RK_STREAMS + 1];
+    struct rk_site sites[RK_STREAMS][RK_SITE_CACHE]; /* caches of the streams' call sites */
     struct rk_key keys[RK_STREAMS];
     uint64_t last_id;              /* of tsl::random::ThreadLocalNew64; 0: none was given */
     uint32_t unused;               /* record: unused bytes, at the end of prefetched */
@@ -224,8 +244,13 @@ struct rk_process {
     uint64_t runtimes;  /* rk_file.runtimes, before the file was created */
     uint32_t opened;    /* creating the file was tried */
     uint32_t incarnation;
-    uint32_t in_slot;            /* bytes of the file in its slot of the pool; the others are in a separate file */
-    int stand_in;                /* --clock: the process id that native code is given */
+    uint32_t in_slot;         /* bytes of the file in its slot of the pool; the others are in a separate file */
+    int stand_in;             /* --clock: the process id that native code is given */
+    uint32_t prefers_slot;    /* its first request is a read of the clock: it takes a slot of the pool */
+    uint64_t calendar_bytes;  /* record: bytes of the chunks that hold reads of the clock */
+    int64_t calendar_started; /* replay: the monotonic time of its first read */
+    uint32_t noting;          /* a stretch is being added */
+    int64_t first_told, first_now, first_next; /* replay: what the first thread was told, when, and will be told next */
     struct rk_file *file;        /* the file's head; NULL before the first request and if it cannot be created */
     struct rk_window windows[2]; /* the window that chunks are allocated in, and a previous one */
     uint32_t window;             /* index of the current window */
@@ -285,6 +310,8 @@ void rk_program_before_fork(void);
 const char *rk_module(const void *address, uint64_t *offset);
 uint64_t rk_site_key(const char *module, size_t length, uint64_t offset);
 bool rk_is_crypto(const char *module);
+bool rk_keeps_real_time(const char *module);
+bool rk_python_keeps_real_time(const char *path, int depth);
 bool rk_is_go(void); /* whether the program is written in Go: known to the supervisor */
 /* Returns whether a module's requests get fresh bytes in every run. *runtime: the language runtime, if its generator
  * serves both keys and other draws. */
@@ -307,13 +334,15 @@ void rk_share_request(const struct rk_thread *thread);
 void rk_keep(const void *start, uint64_t size);
 bool rk_file_ready(void); /* creates the file at the first request */
 bool rk_stream_open(struct rk_stream *stream, const char *identity);
-struct rk_site *rk_stream_site(struct rk_stream *stream, const void *caller);
+struct rk_site *rk_stream_site(struct rk_thread *thread, struct rk_stream *stream, const void *caller);
 /* Makes room for size bytes at stream->at; false if the shim gave up. buffer: the program's buffer for the bytes that
  * the record holds, or NULL. */
 bool rk_stream_room(struct rk_stream *stream, uint64_t size, const void *buffer);
 void rk_write(uint8_t *at, const void *bytes, uint64_t size);
 uint8_t *rk_put(uint8_t *at, uint64_t value, int bytes);
 void rk_commit(struct rk_stream *stream, enum rk_tag tag, uint64_t length);
+/* The same of at most 7 bytes, given as the low ones of a word: there must be room for 12 bytes at stream->at. */
+void rk_commit_word(struct rk_stream *stream, enum rk_tag tag, uint64_t word, uint64_t length);
 void rk_stream_repair(struct rk_stream *stream); /* after siglongjmp out of a request */
 void rk_give_up(enum rk_reason reason, int error);
 
@@ -337,9 +366,16 @@ static inline bool rk_runs_ahead(uint8_t source) {
 bool rk_replay_find(const char *thread, struct rk_stream *stream, uint8_t source, const void *caller, void *buffer,
                     uint64_t asked, uint64_t *given, enum rk_match *match);
 
+/* Recorded reads of the clock: the next one, how to leave it behind, and one of a place behind it. */
+bool rk_moment_next(struct rk_stream *stream, int64_t last, struct rk_moment *moment);
+void rk_moment_pass(struct rk_stream *stream, const struct rk_moment *moment);
+bool rk_moment_find(const struct rk_stream *stream, uint16_t place, int64_t limit, int most, struct rk_moment *moment);
+
 /* ---- check.c, chacha20.c ------------------------------------------------------------------------ */
 
 uint64_t rk_check(const void *data, uint64_t n, uint64_t seed);
+/* The same of n < 8 bytes, which are the low ones of a word; the others are 0. */
+uint64_t rk_check_word(uint64_t word, uint64_t n, uint64_t seed);
 /* Like rk_check, but everything after the first `from` bytes is read from a copy. */
 uint64_t rk_check_copied(const void *data, uint64_t n, uint64_t seed, const uint8_t *copy, uint64_t from);
 void rk_chacha20(const uint8_t key[32], uint64_t nonce, uint64_t counter, uint8_t block[64]);
@@ -356,8 +392,11 @@ struct rk_real {
 ssize_t rk_fill(enum rk_source source, const void *caller, void *buffer, size_t size, struct rk_real *real);
 /* Derives a block of ChaCha20 from the run's key, the process identity and a name. */
 void rk_derive_block(const char *name, uint8_t block[64]);
-/* Answers a read of the clock. Replay: 0 after all recorded reads of this thread. */
-ssize_t rk_fill_clock(const void *caller, void *buffer, size_t size, struct rk_real *real);
+/* Begins a request of the calling thread; NULL if `limit` requests are under way already. */
+struct rk_thread *rk_begin_request(const char *frame, uint32_t limit);
+void rk_end_request(struct rk_thread *thread);
+bool rk_prepare_stream(struct rk_thread *thread, struct rk_stream *stream); /* to record */
+void rk_prepare_replay(struct rk_thread *thread, struct rk_stream *stream);
 
 /* ---- notes.c ---------------------------------------------------------------------------------------- */
 
@@ -437,7 +476,34 @@ void rk_children_start(void);
 void rk_look_for_shim(const char *file, bool in_path, const char *identity);
 void rk_look_for_supervisor(bool is_rank);
 
+/* ---- place.c ---------------------------------------------------------------------------------------- */
+
+#define RK_PLACE_REAL    (1u << 16) /* it is told the real time in a replay */
+#define RK_PLACE_FOREIGN (1u << 17) /* of a thread that Python does not know, in a program of Python */
+
+void rk_place_start(void);
+uint32_t rk_place(const void *caller); /* the place's number, which is not 0, and flags */
+
+/* ---- calendar.c ------------------------------------------------------------------------------------- */
+
+int64_t rk_calendar_read(int id, uint16_t place); /* the time of day, in nanoseconds since 1970 */
+int64_t rk_calendar_smooth(int id);               /* the same for threads whose reads are not recorded */
+int64_t rk_calendar_expected(void);               /* what the calling thread would be told if it read now */
+void rk_calendar_repair(struct rk_thread *thread);
+
+/* Returns what a program is shown of a file's time, both in nanoseconds since 1970. */
+int64_t rk_calendar_of_file(int64_t time);
+
+/* ---- filetimes.c ------------------------------------------------------------------------------------ */
+
+struct stat;
+int rk_show_times(int result, struct stat *status, const char *path, const void *caller);
+
 /* ---- clock.c ---------------------------------------------------------------------------------------- */
+
+#define RK_LATEST INT64_C(9000000000000000000) /* nanoseconds since 1970: larger numbers mean "for ever" */
+
+int64_t rk_clock_now(int id); /* nanoseconds of the kernel's clock */
 
 #define RK_DIVERTED       512 /* syscall() looks up numbers below this */
 #define RK_SYS_PIDFD_OPEN 434 /* of Linux 5.3, on every processor */

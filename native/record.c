@@ -187,7 +187,8 @@ static bool use_pool_slot(void) {
     char directory[RK_RUN_PATH + 16];
     uint32_t incarnation;
     directory_path(directory);
-    uint8_t *slot = rk_is_forked ? rk_pool_take(directory, rk_identity_hash(), &incarnation) : NULL;
+    bool is_small = rk_is_forked || rk_process->prefers_slot;
+    uint8_t *slot = is_small ? rk_pool_take(directory, rk_identity_hash(), &incarnation) : NULL;
     if (!slot) return false;
     rk_keep(slot, RK_SLOT);
     rk_process->windows[0] = (struct rk_window){slot, 0, RK_SLOT};
@@ -206,7 +207,7 @@ static int make_file(void) {
     file_path(temporary, sizeof(temporary), (uint32_t)rk_process->pid, ".new");
     int fd = rk_open(temporary, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);
     if (fd < 0) return -fd;
-    int error = add_window(fd, rk_plan.keyed && !rk_plan.clock ? RK_HEAD : FIRST_WINDOW, false);
+    int error = add_window(fd, rk_plan.keyed && !rk_plan.calendar ? RK_HEAD : FIRST_WINDOW, false);
     rk_close(fd);
     struct rk_file *file = (struct rk_file *)current_window()->start;
     if (!error) error = link_under_free_name(temporary, file);
@@ -347,9 +348,7 @@ static void finish_commit(struct rk_stream *stream) {
 
 /* Turns the length bytes after stream->at into a record, whose tag goes to stream->at. An RK_TAG_END after it hides
  * what an abandoned request may have written there. */
-void rk_commit(struct rk_stream *stream, enum rk_tag tag, uint64_t length) {
-    uint64_t seed = (uint64_t)stream->previous << 8 | (uint64_t)tag;
-    uint32_t check = (uint32_t)rk_check(stream->at + 1, length, seed);
+static inline void commit(struct rk_stream *stream, enum rk_tag tag, uint64_t length, uint32_t check) {
     uint8_t *next = rk_put(stream->at + 1 + length, check, 4);
     if (next < stream->end) *next = RK_TAG_END;
     stream->next = NULL; /* so that next and next_previous always belong together */
@@ -360,6 +359,19 @@ void rk_commit(struct rk_stream *stream, enum rk_tag tag, uint64_t length) {
     __atomic_store_n(stream->at, (uint8_t)tag, __ATOMIC_RELEASE);
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     finish_commit(stream);
+}
+
+static uint64_t seed_of(const struct rk_stream *stream, enum rk_tag tag) {
+    return (uint64_t)stream->previous << 8 | (uint64_t)tag;
+}
+
+void rk_commit(struct rk_stream *stream, enum rk_tag tag, uint64_t length) {
+    commit(stream, tag, length, (uint32_t)rk_check(stream->at + 1, length, seed_of(stream, tag)));
+}
+
+void rk_commit_word(struct rk_stream *stream, enum rk_tag tag, uint64_t word, uint64_t length) {
+    memcpy(stream->at + 1, &word, sizeof(word));
+    commit(stream, tag, length, (uint32_t)rk_check_word(word, length, seed_of(stream, tag)));
 }
 
 /* Finishes the commit of an abandoned record, or leaves it to be overwritten. The last event is unknown afterwards,
@@ -389,8 +401,8 @@ static uint32_t site_key(const char *module, uint64_t offset) {
 }
 
 /* Drops cached call sites whose module was unloaded or replaced, after a dlclose. */
-static void drop_unloaded_sites(struct rk_stream *stream, uint16_t unloads) {
-    for (struct rk_site *site = stream->cache; site < stream->cache + RK_SITE_CACHE; site++) {
+static void drop_unloaded_sites(struct rk_stream *stream, struct rk_site *cache, uint16_t unloads) {
+    for (struct rk_site *site = cache; site < cache + RK_SITE_CACHE; site++) {
         if (!site->caller) continue;
         uint64_t offset;
         const char *module = rk_module(site->caller, &offset);
@@ -399,12 +411,9 @@ static void drop_unloaded_sites(struct rk_stream *stream, uint16_t unloads) {
     stream->unloads = unloads;
 }
 
-/* Returns whether a module's requests are withheld. Cryptographic libraries also read the real clock, for the validity
- * of certificates; programs do not. */
-static bool is_withheld(const struct rk_stream *stream, const char *module) {
+static bool is_withheld(const char *module) {
     enum rk_runtime runtime;
     if (rk_plan.record_crypto) return false;
-    if (stream == &rk_thread_check()->streams[RK_CLOCK]) return rk_is_crypto(module);
     bool withheld = rk_withholds(module, &runtime);
     __atomic_or_fetch(&rk_process->runtimes, runtime, __ATOMIC_RELAXED);
     if (rk_process->file) __atomic_or_fetch(&rk_process->file->runtimes, runtime, __ATOMIC_RELAXED);
@@ -412,14 +421,15 @@ static bool is_withheld(const struct rk_stream *stream, const char *module) {
 }
 
 /* Returns the caller's entry in the stream's cache of call sites; its number is 0 until its record is written. */
-struct rk_site *rk_stream_site(struct rk_stream *stream, const void *caller) {
+struct rk_site *rk_stream_site(struct rk_thread *thread, struct rk_stream *stream, const void *caller) {
+    struct rk_site *cache = thread->sites[stream - thread->streams];
     uint16_t unloads = (uint16_t)__atomic_load_n(&rk_unloads, __ATOMIC_ACQUIRE);
-    if (RK_UNLIKELY(stream->unloads != unloads)) drop_unloaded_sites(stream, unloads);
-    struct rk_site *site = &stream->cache[((uintptr_t)caller >> 2) % RK_SITE_CACHE];
+    if (RK_UNLIKELY(stream->unloads != unloads)) drop_unloaded_sites(stream, cache, unloads);
+    struct rk_site *site = &cache[((uintptr_t)caller >> 2) % RK_SITE_CACHE];
     if (RK_LIKELY(site->caller == caller)) return site;
     /* It may be in another place, if its own was taken. Else use a free place, or evict the entry in its own. */
     struct rk_site *empty = site->caller ? NULL : site;
-    for (struct rk_site *entry = stream->cache; entry < stream->cache + RK_SITE_CACHE; entry++) {
+    for (struct rk_site *entry = cache; entry < cache + RK_SITE_CACHE; entry++) {
         if (entry->caller == caller) return entry;
         if (!entry->caller && !empty) empty = entry;
     }
@@ -429,6 +439,6 @@ struct rk_site *rk_stream_site(struct rk_stream *stream, const void *caller) {
     site->caller = caller;
     site->key = site_key(module, offset);
     site->number = 0;
-    site->flags = is_withheld(stream, module) ? RK_FLAG_WITHHELD : 0;
+    site->flags = is_withheld(module) ? RK_FLAG_WITHHELD : 0;
     return site;
 }

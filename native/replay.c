@@ -34,6 +34,8 @@ struct event {
     uint8_t source, flags;
 };
 
+#define PLACE 2 /* bytes of the place in a record of the clock */
+
 /* A chunk of the recording, in the chain of its stream. */
 struct link {
     uint64_t offset;
@@ -169,6 +171,10 @@ static int64_t parse(const struct rk_reader *reader, struct event *event) {
         return room < 11 ? -1 : 11 + at[10];
     case RK_TAG_MISMATCH:
         return 12;
+    case RK_TAG_TIME:
+        return PLACE + 4;
+    case RK_TAG_DATE:
+        return PLACE + 8;
     case RK_TAG_REPEAT:
         event->source = reader->source;
         event->flags = reader->flags;
@@ -232,6 +238,11 @@ static bool read_bytes(const struct event *event, uint8_t *buffer) {
     return n >= 0 && (uint64_t)n == event->given;
 }
 
+/* The check behind the bytes makes 8 of them readable. */
+static uint32_t check_time(const uint8_t *body, uint64_t seed) {
+    return (uint32_t)rk_check_word(load(body, 8) & ((UINT64_C(1) << 8 * (PLACE + 4)) - 1), PLACE + 4, seed);
+}
+
 /* Compares the check of a record, and copies the bytes if it is the event asked for. */
 static bool verify(const struct rk_reader *reader, struct event *event, uint64_t length,
                    const struct request *request) {
@@ -244,7 +255,8 @@ static bool verify(const struct rk_reader *reader, struct event *event, uint64_t
     if (is_match && read_bytes(event, request->buffer) &&
         (uint32_t)rk_check_copied(body, length, seed, request->buffer, (uint64_t)(event->bytes - body)) == expected)
         return true; /* on a mismatch another thread may have written to the same buffer: check the mapped bytes */
-    if ((uint32_t)rk_check(body, length, seed) != expected) return false;
+    if ((length == PLACE + 4 ? check_time(body, seed) : (uint32_t)rk_check(body, length, seed)) != expected)
+        return false;
     if (is_match) memcpy(request->buffer, event->bytes, event->given);
     return true;
 }
@@ -382,6 +394,54 @@ static bool find_exact(struct rk_stream *stream, const struct request *request, 
     raise_position(reader->consumed, (uint64_t)(event.next - rk_process->profile));
     *given = event.given;
     return true;
+}
+
+/* ---- the clock --------------------------------------------------------------------------------------- */
+
+/* Reads up to the next record of the clock. Before format 4 they were events, without a place. */
+static bool read_moment(struct rk_reader *reader, uint64_t stream, int64_t last, struct rk_moment *moment) {
+    struct event event;
+    for (; read_record(reader, stream, &event, NULL); advance(reader, &event)) {
+        const uint8_t *body = event.record + 1;
+        bool is_plain = is_event(&event) && event.source == RK_SOURCE_CLOCK && event.given == sizeof(moment->time) &&
+                        !(event.flags & RK_FLAG_WITHHELD);
+        uint8_t tag = *event.record;
+        if (!is_plain && tag != RK_TAG_TIME && tag != RK_TAG_DATE) continue;
+        *moment = (struct rk_moment){.record = event.record, .next = event.next, .check = event.check};
+        if (!is_plain) moment->place = (uint16_t)load(body, PLACE);
+        moment->time = is_plain             ? (int64_t)load(event.bytes, 8)
+                       : tag == RK_TAG_DATE ? (int64_t)load(body + PLACE, 8)
+                                            : last + (int64_t)load(body + PLACE, 4);
+        if (moment->time < 0 || moment->time > RK_LATEST) moment->time = RK_LATEST;
+        return true;
+    }
+    return false;
+}
+
+/* Returns the next recorded read of a thread's clock, which stays the next one. last: the time of the one before. */
+bool rk_moment_next(struct rk_stream *stream, int64_t last, struct rk_moment *moment) {
+    struct rk_reader *reader = &stream->reader;
+    if (RK_UNLIKELY(reader->search != 1) && (reader->search != 0 || !open_reader(stream))) return false;
+    return read_moment(reader, stream->id, last, moment);
+}
+
+static void pass_moment(struct rk_reader *reader, const struct rk_moment *moment) {
+    struct event event = {.record = moment->record, .next = moment->next, .check = moment->check};
+    if (*event.record == RK_TAG_EVENT) parse(reader, &event);
+    advance(reader, &event);
+}
+
+void rk_moment_pass(struct rk_stream *stream, const struct rk_moment *moment) { pass_moment(&stream->reader, moment); }
+
+/* Finds the first read by a place behind `moment`, among so many and not later than `limit`. */
+bool rk_moment_find(const struct rk_stream *stream, uint16_t place, int64_t limit, int most, struct rk_moment *moment) {
+    struct rk_reader reader = stream->reader;
+    for (int i = 0; i < most; i++) {
+        pass_moment(&reader, moment);
+        if (!read_moment(&reader, stream->id, moment->time, moment) || moment->time > limit) return false;
+        if (moment->place == place) return true;
+    }
+    return false;
 }
 
 /* ---- moved ------------------------------------------------------------------------------------------- */
@@ -633,7 +693,6 @@ bool rk_replay_find(const char *thread, struct rk_stream *stream, uint8_t source
     struct request request = {.source = source, .asked = asked, .buffer = buffer};
     *match = RK_MATCH_EXACT;
     if (RK_LIKELY(find_exact(stream, &request, given))) return true;
-    if (source == RK_SOURCE_CLOCK) return false;
     /* A pipe is filled ahead of its reader, so its bytes may be another stream's next ones: only a stream that the
      * recording lacks may take moved events. */
     if (rk_runs_ahead(source) && stream->reader.consumed) return false;

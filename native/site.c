@@ -116,6 +116,47 @@ static bool is_crypto_program(const char *name) {
     return false;
 }
 
+/* Returns whether a program compares the times of files, or of what a server sends, with now. Those are real in a
+ * replay too. */
+static bool is_clock_program(const char *name) {
+    static const char *const programs[] = {"make", "gmake", "ninja", "samu", "cmake", "ctest", "bazel", "buck2", "tar",
+                                           "bsdtar", "cpio", "rsync",
+                                           /* signatures and certificates */
+                                           "apt", "apt-get", "aptitude", "dnf", "yum", "uv", "aws", "rclone", "s5cmd",
+                                           "gsutil", "gcloud", "az", "azcopy", "kinit", "klist", "chronyc", "ntpdate"};
+    for (size_t i = 0; i < RK_LENGTH(programs); i++)
+        if (strcmp(name, programs[i]) == 0) return true;
+    return is_crypto_program(name);
+}
+
+/* Returns whether a module, or its program, is told the real time in a replay: others would refuse what it signs by a
+ * time that has passed, and it would take what others have made since for the future's. */
+bool rk_keeps_real_time(const char *module) {
+    /* Clients of object stores that sign requests or check certificates by themselves. */
+    static const char *const libraries[] = {
+        "_obstore.", "_mountpoint_s3_client.", "hf_xet.", "libarrow.", "libtensorflow_io", "libaws-", "libnss3",
+        "libkrb5",   "libgssapi_krb5"};
+    char path[PATH_MAX];
+    const char *name = base_name(module);
+    for (size_t i = 0; i < RK_LENGTH(libraries); i++)
+        if (strncmp(name, libraries[i], strlen(libraries[i])) == 0) return true;
+    return rk_is_crypto(module) || is_clock_program(base_name(rk_program(path)));
+}
+
+/* The same of a file of Python, by its path: `depth` is 0 where it calls the clock, 1 where it calls who does. */
+bool rk_python_keeps_real_time(const char *path, int depth) {
+    static const char *const packages[] = {
+        "/botocore/",    "/aiobotocore/",  "/boto/",     "/minio/",    "/google/auth/",  "/google/oauth2/",
+        "/azure/",       "/msal/",         "/msrest/",   "/oauthlib/", "/jwt/",          "/jose/",
+        "/authlib/",     "/itsdangerous/", "/grpc/",     "/OpenSSL/",  "/cryptography/", "/securesystemslib/",
+        "/sigstore/",    "/tuf/",          "/paramiko/", "/gssapi/",   "/kubernetes/",   "/http/cookiejar.py",
+        "/cachecontrol/"};
+    if (depth > 1) return false;
+    for (size_t i = 0; i < RK_LENGTH(packages); i++)
+        if (strstr(path, packages[i])) return true;
+    return depth == 0 && strstr(path, "/reprokit/agent/");
+}
+
 __attribute__((weak)) bool rk_is_go(void) { return false; }
 
 static bool is_of_java(const char *module) {

@@ -59,6 +59,7 @@ __attribute__((constructor)) static void constructor(void) {
     rk_devices_start();
     rk_written_start();
     rk_pids_start();
+    rk_place_start();
     rk_cpuid_start();
     rk_look_for_supervisor(is_rank);
     if (is_root()) rk_file_ready();

@@ -16,9 +16,9 @@
 /* reprokit: begin of what cffi reads */
 
 /* Raised whenever a struct, a tag or an exported call below changes its meaning. */
-#define RK_ABI 5
+#define RK_ABI 6
 /* Version of the entropy file format: the readers refuse a newer one. */
-#define RK_FORMAT 3
+#define RK_FORMAT 4
 
 /* REPROKIT_RUN is an absolute path padded with leading slashes to exactly this many bytes, so that
  * the size of the environment does not depend on the name of the run directory. */
@@ -52,7 +52,7 @@ enum rk_source {
     RK_SOURCE_TEXT = 13,          /* a file of /proc/sys/kernel/random: its text */
     RK_SOURCE_UUID = 14,          /* libuuid's uuid_generate and its relatives: 16 bytes */
     RK_SOURCE_AT_RANDOM = 15,     /* 16 bytes that the kernel puts on the initial stack */
-    RK_SOURCE_CLOCK = 16,         /* --clock: a read of the real-time clock, nanoseconds since 1970 */
+    RK_SOURCE_CLOCK = 16,         /* before format 4: a read of the real-time clock, nanoseconds since 1970 */
     RK_SOURCES = 17               /* one more than the largest */
 };
 
@@ -113,19 +113,22 @@ struct rk_plan {
     char python_path[512];  /* directory of the agent's sitecustomize, put back into PYTHONPATH */
     char ranks[256];        /* " NAME=VALUE " or " NAME=VALUE@LAUNCH ": the launcher's own ranks, which name no child */
     uint32_t keyed;         /* 1: every request is answered from key, identity and a counter; nothing is stored */
-    uint32_t clock;         /* 1: the real-time clock is recorded and replayed, process ids have stand-ins */
-    uint32_t hide_rdrand;   /* 1: RDRAND and RDSEED are hidden by CPUID faulting */
-    uint32_t backwards;     /* 1: directory listings are reversed */
-    int64_t later;          /* nanoseconds added to the time of day */
-    uint32_t processors;    /* number of processors that the program sees; 0: the real one */
-    char host[64];          /* host name that the program sees; empty: the real one */
-    uint32_t prints;        /* which output of the command is stored: bit 0 stdout, bit 1 stderr */
+    uint32_t clock;       /* 1: process ids have stand-ins, and the calendar is that of threads unknown to Python too */
+    uint32_t hide_rdrand; /* 1: RDRAND and RDSEED are hidden by CPUID faulting */
+    uint32_t backwards;   /* 1: directory listings are reversed */
+    int64_t later;        /* nanoseconds added to the time of day */
+    uint32_t processors;  /* number of processors that the program sees; 0: the real one */
+    char host[64];        /* host name that the program sees; empty: the real one */
+    uint32_t prints;      /* which output of the command is stored: bit 0 stdout, bit 1 stderr */
     uint64_t printed[2][2]; /* device and inode of these */
     uint32_t launcher;      /* process id of the launcher, which has them too */
     uint32_t has_pipe;      /* 1: the launcher's standard input is a pipe */
     uint64_t pipe[2];       /* device and inode of it */
     uint32_t children;      /* replay: 1 if the recording stored its children, even if it had none */
-    uint8_t reserved[36];
+    uint32_t calendar;      /* 1: the time of day is recorded and replayed */
+    int64_t ahead; /* replay: of the monotonic clock, by nanoseconds, is the calendar at real speed; 0: unknown */
+    int64_t kernel_ahead; /* of the monotonic clock is the kernel's time of day, when the command starts */
+    uint8_t reserved[16];
     uint64_t check; /* reprokit_check over all before it, seed 0 */
 };
 
@@ -147,18 +150,19 @@ struct rk_file {
     uint64_t used;    /* bytes of the file handed out to chunks, this head included */
     uint32_t gave_up; /* enum rk_reason */
     uint32_t gave_up_errno;
-    uint64_t matches[4];  /* replay: requests by enum rk_match; keyed: the first is all of them */
-    uint64_t bytes[4];    /* the bytes that they were given */
-    uint64_t withheld;    /* requests of cryptographic libraries and programs: real, bytes not recorded */
-    uint64_t uncounted;   /* record: requests after the shim gave up */
-    uint64_t clock_reads; /* --clock: reads of the clock that were recorded, or replayed */
-    uint64_t clock_past;  /* replay: reads of the clock after all the recorded ones */
-    uint64_t streams;     /* keyed: threads that asked */
-    uint64_t stand_in;    /* --clock: the process id that native code was given; 0 if it requested none */
-    uint64_t ended;       /* 1: the process ended normally, not by a signal or an exec */
-    uint64_t runtimes;    /* of withheld requests: bits of enum rk_runtime */
-    uint64_t unprinted;   /* bytes that were printed while no console file could be opened */
-    uint8_t reserved[320];
+    uint64_t matches[4];    /* replay: requests by enum rk_match; keyed: the first is all of them */
+    uint64_t bytes[4];      /* the bytes that they were given */
+    uint64_t withheld;      /* requests of cryptographic libraries and programs: real, bytes not recorded */
+    uint64_t uncounted;     /* record: requests after the shim gave up */
+    uint64_t clock_reads;   /* reads of the clock that were recorded, or replayed */
+    uint64_t clock_past;    /* replay: reads of the clock that were not recorded */
+    uint64_t streams;       /* keyed: threads that asked */
+    uint64_t stand_in;      /* --clock: the process id that native code was given; 0 if it requested none */
+    uint64_t ended;         /* 1: the process ended normally, not by a signal or an exec */
+    uint64_t runtimes;      /* of withheld requests: bits of enum rk_runtime */
+    uint64_t calendar_full; /* record: 1 if later reads of the clock were not recorded, as there were too many */
+    uint64_t unprinted;     /* bytes that were printed while no console file could be opened */
+    uint8_t reserved[312];
 };
 
 /* REPROKIT_RUN/entropy/pool.entropy: this page, then levels. A level is a table of claims, twice as many as it has
@@ -234,6 +238,8 @@ struct rk_chunk {
  *   RK_TAG_EVENT    u8 source, u16 site, u8 flags, u64 asked, u64 given, bytes
  *   RK_TAG_REPEAT   bytes                 as the stream's last EVENT: same source, site, flags, sizes
  *   RK_TAG_MISMATCH u8 source, u16 site, u8 match, u64 asked          replay: not answered exactly
+ *   RK_TAG_TIME     u16 place, u32 nanoseconds since the last TIME or DATE of the stream
+ *   RK_TAG_DATE     u16 place, u64 nanoseconds since 1970
  *
  * Sites are numbered for each stream. The bytes of a withheld event are left out. */
 enum rk_tag {
@@ -242,7 +248,9 @@ enum rk_tag {
     RK_TAG_SITE = 2,
     RK_TAG_EVENT = 3,
     RK_TAG_REPEAT = 4,
-    RK_TAG_MISMATCH = 5
+    RK_TAG_MISMATCH = 5,
+    RK_TAG_TIME = 6, /* a read of the clock */
+    RK_TAG_DATE = 7
 };
 #define RK_FLAG_WITHHELD 1 /* the bytes were real and are not here */
 

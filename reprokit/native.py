@@ -13,6 +13,7 @@ import os
 import re
 import stat
 import struct
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
@@ -34,7 +35,7 @@ SECTION_HEADER_SIZE = 64
 
 MODES = {"record": 1, "replay": 2}
 POLICIES = {"strict": 1, "derive": 2, "live": 3}
-_PLAN = struct.Struct("<8sIIII32s512s512s512s256sIIIIqI64sI4QII2QI36s")
+_PLAN = struct.Struct("<8sIIII32s512s512s512s256sIIIIqI64sI4QII2QIIqq16s")
 _RANKS = {  # as in native/identity.c: variables, and what tells their launch from another one
     "RANK": "",
     "JAX_PROCESS_ID": "",
@@ -300,6 +301,9 @@ def write_shim_plan(path: Path, plan: Plan, preload: Path, python_path: Path) ->
         os.getpid(),
         *_piped(),
         MODES[plan.mode] == MODES["replay"],  # its recording wrote down which programs it started
+        plan.calendar or plan.clock,
+        plan.recorded_at - time.monotonic_ns() if plan.recorded_at else 0,
+        time.time_ns() - time.monotonic_ns(),
         b"",
     )
     data += struct.pack("<Q", check_in_python(data))

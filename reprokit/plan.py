@@ -118,7 +118,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     key: bytes = msgspec.field(default_factory=new_key)
     record_crypto: bool = False
     keyed: bool = False  # answer every request from the key, identity and a counter
-    clock: bool = False  # record and replay the real-time clock, and stand in for process ids
+    calendar: bool = True  # record and replay the time of day
+    clock: bool = False  # stand in for process ids, and record the time of day for all threads
     supervisor: bool = True  # answer what the shim cannot reach, by seccomp user notification
     hide_rdrand: bool = False  # hide RDRAND and RDSEED by CPUID faulting
     orders: bool = True  # record who came first, of threads and processes
@@ -130,6 +131,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     push: str = ""  # URL to which another process writes what the run saves
     data: tuple[str, ...] = ()  # files and directories that are part of what the run is made of
     profile: Path | None = None  # replay: the entropy directory of the recording
+    recorded_at: int = 0  # replay: when the recorded command started, in nanoseconds since 1970
     replay_of: ReplayOf | None = None
     force: bool = False  # replay: also where the recorded seeds cannot be read
     variables: Mapping[str, str] | None = None  # replay: the kept variables as they were

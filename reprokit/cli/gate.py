@@ -67,6 +67,7 @@ MAX_FAILURES = 50  # that are named in a statement
 @flag("--locate", "Replay a pair that differs again, and name the first divergent operator, as 'reprokit locate'.")
 @options.CLOCK
 @options.NO_CONSOLE
+@options.NO_CALENDAR
 @click.option(
     "--data",
     metavar="PATH",
@@ -193,7 +194,7 @@ def _with(training: GateTraining, asked: dict[str, Any]) -> GateTraining:
     if "accepted" in require:
         require["findings"] = "accepted"
     data = map(os.path.abspath, options.pop("data", ()))
-    options["console"] = training.console and asked["console"]
+    options |= {name: getattr(training, name) and asked[name] for name in ("console", "calendar")}
     return replace(training, **options, data=(*training.data, *data), require=replace(training.require, **require))
 
 

@@ -174,8 +174,11 @@ NO_TRAIL = switched_off("--no-trail", "trail", WITHOUT_TRAIL, "Do not record dig
 NO_ORDERS = flag(
     "--no-orders", "Do not record the order in which threads and processes come to queues.", "orders", negated=True
 )
+NO_CALENDAR = flag(
+    "--no-calendar", "Do not record the time of day, which a replay tells again.", "calendar", negated=True
+)
 CLOCK = flag(
-    "--clock", "Also record the time of day and replace process ids, for native code that seeds itself from them."
+    "--clock", "Also replace process ids, and record the clock of all native threads, as both may be seeds."
 )
 PATCH = click.option(
     "--patch",

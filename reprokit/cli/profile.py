@@ -46,6 +46,7 @@ WITHOUT = off("only system calls are watched", "not-asked")
     WITHOUT_SYSTEM_CALLS,
     "Do not observe system calls (strace); use the shim's own log.",
 )
+@options.NO_CALENDAR
 @options.json_option("Print the findings as one JSON document; what COMMAND prints goes to stderr.")
 @options.gathered("profiling", ProfilingFacts)
 @options.planned(RECORD)

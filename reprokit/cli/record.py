@@ -30,6 +30,7 @@ from reprokit.plan import RECORD, Plan, key_of_seed
     metavar="TEXT",
     help="Derive the key of --keyed from TEXT: runs with the same TEXT repeat without a recording. Not for secrets.",
 )
+@options.NO_CALENDAR
 @options.CLOCK
 @options.NO_SUPERVISOR
 @flag("--hide-rdrand", "Hide the processor's RDRAND and RDSEED from programs; see the docs.")

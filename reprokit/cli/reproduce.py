@@ -32,7 +32,8 @@ from reprokit.recipe import RecipeSettings
     most=1000,
 )
 @options.PATCH
-@flag("--clock", "Give the time of day again from the first replay on; by default this is tried late.")
+@options.NO_CALENDAR
+@flag("--clock", "Replace process ids from the first replay on, as record's --clock; by default this is tried late.")
 @flag("--hide-rdrand", "Hide RDRAND and RDSEED from the first run on.")
 @flag("--include-crypto", "Also record bytes that can be secret keys; never tried by default.")
 @options.number("--steps", "Stop profile runs after N optimizer steps.")
@@ -58,6 +59,7 @@ def command(
     smallest: bool,
     keep_runs: bool,
     keep_outputs: int,
+    calendar: bool,
     declared: IgnoreRequest,
     as_json: bool,
 ) -> None:
@@ -86,6 +88,7 @@ def command(
         working_directory=options.current_directory(),
         place=place_for(output),
         keep_outputs=keep_outputs,
+        calendar=calendar,
         steps=steps,
         seconds=seconds,
         ignores=declared.ignores(),

@@ -41,6 +41,7 @@ SIGNALS = ("INT", "TERM", "KILL")
     multiple=True,
     help="Link this file or directory into the copies of the checkout, instead of copying it. Repeatable.",
 )
+@options.NO_CALENDAR
 @options.output("DIR", "Keep the runs in DIR [default: removed if the resumed training is exact].")
 @options.json_option("Print one JSON document; the trainings print to stderr.")
 @click.pass_context
@@ -51,6 +52,7 @@ def command(
     signal_name: str,
     resume_with: str | None,
     data: tuple[str, ...],
+    calendar: bool,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -82,6 +84,7 @@ def command(
         pattern=pattern,
         signal=Signals[f"SIG{signal_name}"],
         data=tuple(map(os.path.abspath, data)),
+        calendar=calendar,
     )
     try:
         with stdout_kept(as_json), Interruption() as interruption:

@@ -18,17 +18,19 @@ from reprokit import native
 from reprokit.bounds import bounded_names, open_file
 from reprokit.errors import RunDamaged, RunTooNew
 
-FORMAT = 3  # RK_FORMAT of native/urandom_hook.h
+FORMAT = 4  # RK_FORMAT of native/urandom_hook.h
 ENDING = ".entropy"
 MAX_CHUNK = 16 << 20  # bytes of a chunk with records: a longer request has several
 HEAD, CHUNK_HEAD = 1024, 48
 RECORD = 1  # mode of a recording's file
 CLOCK_STREAM = b"#clock"  # suffix of the stream for a thread's reads of the clock
-_HEAD = struct.Struct("<8sIIQII256s256sQ QII4Q4QQQQQQQQQQ")
+_HEAD = struct.Struct("<8sIIQII256s256sQ QII4Q4Q10Q")
 _CHUNK = struct.Struct("<IIQQQQQ")
 _EVENT = struct.Struct("<BHBQQ")
 _SITE = struct.Struct("<HQB")
 _MISMATCH = struct.Struct("<BHBQ")
+_TIME = struct.Struct("<HI")  # place, nanoseconds since the last time of the stream
+_DATE = struct.Struct("<HQ")  # place, nanoseconds since 1970
 
 SOURCES = (
     "", "getrandom", "getentropy", "arc4random", "arc4random_buf", "arc4random_uniform",
@@ -65,6 +67,7 @@ class EntropyHead(msgspec.Struct, frozen=True):
     stand_in: int
     ended: int
     runtimes: int  # runtimes whose requests were withheld, as bits of RUNTIMES
+    calendar_full: int  # 1: later reads of the clock were not recorded
     unprinted: int  # bytes that were printed while no console file could be opened
 
 
@@ -90,6 +93,14 @@ class EntropyEvent(msgspec.Struct, frozen=True):
     given: int
     withheld: bool
     data: bytes
+
+
+class ClockRead(msgspec.Struct, frozen=True):
+    """A recorded read of the clock, by a place of the program: a number that is the same in every run."""
+
+    thread: str
+    place: int
+    time: int  # nanoseconds since 1970
 
 
 class EntropyMismatch(msgspec.Struct, frozen=True):
@@ -179,14 +190,23 @@ class EntropyFile:
                 yield EntropyChunk(offset, size, stream, ordinal, events, given)
             offset += size
 
-    def records(self) -> Iterator[EntropyEvent | EntropyMismatch]:
-        """Yield every event and mismatch, in order for each stream; streams alternate by chunk."""
+    def records(self) -> Iterator[EntropyEvent | EntropyMismatch | ClockRead]:
+        """Yield every event, mismatch and read of the clock, in order for each stream; streams alternate by chunk."""
         streams: dict[int, _RecordStream] = {}
         for chunk in self.chunks():
             stream = streams.setdefault(chunk.stream, _RecordStream(self))
             yield from stream.read(chunk)
 
-    def is_of_the_clock(self, chunk: EntropyChunk) -> bool:
+    def request_chunks(self) -> Iterator[EntropyChunk]:
+        """Yield the chunks like chunks(), without those that hold reads of the clock."""
+        clocks: set[int] = set()
+        for chunk in self.chunks():
+            if chunk.ordinal == 0 and self._is_of_the_clock(chunk):
+                clocks.add(chunk.stream)
+            if chunk.stream not in clocks:
+                yield chunk
+
+    def _is_of_the_clock(self, chunk: EntropyChunk) -> bool:
         """Return whether this first chunk of a stream shows that it holds reads of the clock."""
         start = chunk.offset + CHUNK_HEAD + 1
         length = self.slice(start, start + 1)[0] if start < len(self._data) else 0
@@ -229,8 +249,9 @@ class _RecordStream:
         self.thread = ""
         self.sites: dict[int, tuple[str, int]] = {}
         self.last: tuple[int, int, int, int, int] | None = None
+        self.time = 0  # of the last read of the clock
 
-    def read(self, chunk: EntropyChunk) -> Iterator[EntropyEvent | EntropyMismatch]:
+    def read(self, chunk: EntropyChunk) -> Iterator[EntropyEvent | EntropyMismatch | ClockRead]:
         if chunk.ordinal != self.ordinal:
             raise self.file.damaged(chunk.offset, "a chunk is missing")
         self.ordinal += 1
@@ -241,7 +262,7 @@ class _RecordStream:
             record = self._record(data[position], data[position + 1 : end])
             position = end + 4
             if record is not None:
-                events += isinstance(record, EntropyEvent) and not record.withheld
+                events += isinstance(record, ClockRead) or (isinstance(record, EntropyEvent) and not record.withheld)
                 yield record
         if events < chunk.events:  # otherwise a tag overwritten by zero would hide the following records
             raise self.file.damaged(chunk.offset + CHUNK_HEAD + position, "a record is missing")
@@ -271,11 +292,12 @@ class _RecordStream:
             return _EVENT.size + (0 if flags & 1 else int(given))
         if tag == 4 and self.last is not None:
             return 0 if self.last[2] & 1 else self.last[4]
-        if tag == 5:
-            return _MISMATCH.size
+        sizes = {5: _MISMATCH.size, 6: _TIME.size, 7: _DATE.size}
+        if tag in sizes:
+            return sizes[tag]
         raise ValueError(tag)
 
-    def _record(self, tag: int, body: bytes) -> EntropyEvent | EntropyMismatch | None:
+    def _record(self, tag: int, body: bytes) -> EntropyEvent | EntropyMismatch | ClockRead | None:
         if tag == 1:
             self.thread = body[1:].decode("utf-8", "replace")
         elif tag == 2:
@@ -290,6 +312,10 @@ class _RecordStream:
             source, site, match, asked = _MISMATCH.unpack_from(body)
             module, offset = self.sites.get(site, ("", 0))
             return EntropyMismatch(self.thread, _name(SOURCES, source), module, offset, asked, _name(MATCHES, match))
+        elif tag in (6, 7):
+            place, time = (_TIME if tag == 6 else _DATE).unpack(body)
+            self.time = time + (self.time if tag == 6 else 0)
+            return ClockRead(self.thread, place, self.time)
         return None
 
     def _event(self, fields: tuple[int, int, int, int, int], data: bytes) -> EntropyEvent:

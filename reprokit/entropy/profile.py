@@ -19,6 +19,7 @@ from reprokit.model.run import Fidelity, ProfileFacts
 
 _BLOCK = 1 << 20
 ROOT = b"0"  # identity of the command's own process
+LATEST = 1 << 62  # nanoseconds since 1970: a start that is later was damaged
 MAX_SENTENCES = 10  # about processes that could not be recorded
 
 
@@ -38,8 +39,8 @@ class ProcessCounts(NamedTuple):
 
 def _count(file: EntropyFile) -> ProcessCounts:
     threads = events = entropy = 0
-    for chunk in file.chunks():
-        threads += chunk.ordinal == 0 and not file.is_of_the_clock(chunk)
+    for chunk in file.request_chunks():
+        threads += chunk.ordinal == 0
         events += chunk.events
         entropy += chunk.bytes
     return ProcessCounts(file.head, file.keyed, threads, events, entropy)
@@ -48,6 +49,12 @@ def _count(file: EntropyFile) -> ProcessCounts:
 def count(directory: Path) -> list[ProcessCounts]:
     """Return the numbers of each process, from the heads of its file and of the chunks."""
     return [_count(file) for file in processes(directory)]
+
+
+def started_at(directory: Path) -> int:
+    """Return when the command's own process started, in nanoseconds since 1970; 0 if that is not known."""
+    started = next((head.started_ns for head in _heads(directory, None) if not set("/+@") & set(head.identity)), 0)
+    return started if started < LATEST else 0
 
 
 def digest(directory: Path) -> str:
@@ -224,6 +231,17 @@ def withheld_runtimes(directory: Path, counts: Sequence[ProcessCounts] | None = 
         "be keys; --include-crypto records them"
         for bit, names in programs.items()
     ]
+
+
+def full_calendars(directory: Path, counts: Sequence[ProcessCounts] | None = None) -> list[str]:
+    """Return a sentence for each of the first processes that read the clock more often than is recorded."""
+    full = [head for head in _heads(directory, counts) if head.calendar_full]
+    words = [
+        f"process {head.identity} of {os.path.basename(head.program)} read the clock more often than is recorded: in a "
+        "replay the time goes on from the last recorded read"
+        for head in full[:MAX_SENTENCES]
+    ]
+    return words if len(full) <= MAX_SENTENCES else [*words, f"{len(full) - MAX_SENTENCES} more such processes"]
 
 
 def _names(directory: Path, ending: str) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from reprokit.entropy.files import MATCHES, EntropyEvent, EntropyFile, EntropyHead, EntropyMismatch
+from reprokit.entropy.files import MATCHES, ClockRead, EntropyEvent, EntropyFile, EntropyHead, EntropyMismatch
 from reprokit.entropy.pool import processes
 from reprokit.errors import RunDamaged
 
@@ -56,6 +56,7 @@ class ProcessRequests(msgspec.Struct, frozen=True):
     unrecorded: int  # requests after the shim gave up
     matches: dict[str, int]
     stand_in: int  # --clock: the process id that native code was given; 0 if it did not ask
+    clock_reads: int  # reads of the clock: recorded ones; in a replay those that were told again
 
 
 @dataclass
@@ -90,10 +91,14 @@ def who_asked(directory: Path) -> RunRequests:
 
 def _add_file(requests: RunRequests, file: EntropyFile) -> None:
     head, totals = file.head, RequestTotals(*file.keyed)
-    streams = {chunk.stream for chunk in file.chunks()}
+    streams = {chunk.stream for chunk in file.request_chunks()}
     if len(streams) > MAX_STREAMS:
         raise RunDamaged(f"{file.path} holds more than {MAX_STREAMS} threads")
+    clock_reads = head.clock_reads
     for record in file.records():
+        if isinstance(record, ClockRead):
+            clock_reads += 1
+            continue
         requester, counts = _counted_request(head, record)
         requests.add(requester, counts)
         totals.add(counts.requests, counts.bytes, counts.withheld)
@@ -104,7 +109,8 @@ def _add_file(requests: RunRequests, file: EntropyFile) -> None:
         return
     matches = dict(zip(MATCHES, head.matches, strict=True)) if head.mode == 2 else {}
     process = ProcessRequests(
-        head.identity, head.incarnation, head.pid, head.program, totals, head.uncounted, matches, head.stand_in
+        head.identity, head.incarnation, head.pid, head.program, totals, head.uncounted, matches, head.stand_in,
+        clock_reads,
     )  # fmt: skip
     requests.processes.append(process)
 

@@ -186,6 +186,7 @@ class Check:
             fresh=self._copy_root,
             output=self._run_path(name),
             console=self._training.console,
+            calendar=self._training.calendar,
             data=tuple(str(self._work.base / path) for path in self._training.data),
             recipe=self._recipe,
         )

@@ -193,6 +193,7 @@ def _cores(now: ReplaySurroundings, _place: Path) -> tuple[ReplaySurroundings, s
 
 def _later_hour(now: ReplaySurroundings, _place: Path) -> tuple[ReplaySurroundings, str]:
     hours, minutes = divmod(LATER // 60, 60)
+    now = replace(now, plan=replace(now.plan, calendar=False))  # else it would be told the recorded hour
     clock_words = "; times that were recorded (--clock) are given again" if now.plan.clock else ""
     return now.with_shim_values(later=LATER), f"{hours} hours {minutes} minutes later{clock_words}"
 

@@ -14,6 +14,7 @@ allow_state = true
 locate = true                   # name the operator by which a pair parts
 clock = true                    # the time of day is recorded and given again
 console = false                 # what it prints is no result
+calendar = false                # the time of day is another one in the replay
 [training.require]
 fidelity = true
 overhead = 1.5
@@ -70,6 +71,7 @@ class GateTraining(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     locate: bool = False  # locate the first divergent operator of a pair that differs
     clock: bool = False  # record the time of day too
     console: bool = True  # whether printed text is kept and compared
+    calendar: bool = True  # whether a replay is told the recorded time of day
     allow_state: bool = False  # whether runs may read files that earlier ones left
     require: Requirements = Requirements()
 

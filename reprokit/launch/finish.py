@@ -152,6 +152,9 @@ class Finish:
             self._warn(
                 f"the supervisor was stopped, short of descriptors or not let in: {fresh} requests got fresh bytes"
             )
+        for text in entropy.full_calendars(directory, counts):
+            run.uncovered.append(Uncovered(source="calendar", text=text))
+            say(text)
         if self._plan.replay_of is not None:
             recording = RunDirectory(Path(self._plan.replay_of.path))
             run.fidelity = entropy.fidelity(directory, recording.path / rundir.ENTROPY, counts, recording.run.profile)
@@ -287,7 +290,12 @@ class Finish:
         plan = self._plan
         is_supervised = self._run.supervisor is not None and self._run.supervisor.is_on
         module_findings = modules.collect(
-            self._path, plan.working_directory, plan.record_crypto, self._interrupted, is_supervised=is_supervised
+            self._path,
+            plan.working_directory,
+            plan.record_crypto,
+            self._interrupted,
+            is_supervised=is_supervised,
+            calendar=self._run.calendar,
         )
         self._run.uncovered.extend(module_findings.uncovered)
         for refusal in module_findings.refused:

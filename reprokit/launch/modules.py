@@ -101,13 +101,17 @@ def collect(
     interrupted: Callable[[], bool],
     *,
     is_supervised: bool = False,
+    calendar: bool = False,
 ) -> ModuleFindings:
-    """Scan every module that a process of the run loaded; `code_directory` holds the training's own code."""
+    """Scan every module that a process of the run loaded; `code_directory` holds the training's own code.
+
+    With a calendar only threads that Python does not know are among the readers of the clock.
+    """
     lines = set(rundir.beginning(run / rundir.MODULES, MAX_LIST).split(b"\n"))
     refused = [uncovered for keyword, uncovered in WORDS.items() if keyword in lines]
     findings = ModuleFindings(list(refused), refused)
     paths = _module_files(lines)
-    findings.noted.extend(_clock_readers(lines, code_directory))
+    findings.noted.extend(_clock_readers(lines, code_directory, " in threads of its own" if calendar else ""))
     findings.noted.extend(() if run.parent.name == rundir.HOSTS else _remote_launchers(paths))
     if is_supervised and UNSUPERVISED in lines:
         text = (
@@ -154,18 +158,16 @@ def _remote_launchers(paths: list[str]) -> Iterator[Uncovered]:
             yield Uncovered(source="program", text=text, module=path)
 
 
-def _clock_readers(lines: set[bytes], code_directory: Path) -> Iterator[Uncovered]:
-    """Yield the native code that read the clock, if it may have seeded itself from it."""
+def _clock_readers(lines: set[bytes], code_directory: Path, where: str) -> Iterator[Uncovered]:
+    """Yield the native code that read the clock unrecorded, if it may have seeded itself from it."""
     readers = _module_files({line.removeprefix(CLOCK) for line in lines if line.startswith(CLOCK)})
     for path in readers:
         is_own = path.startswith(f"{os.path.realpath(code_directory)}/") and not INSTALLED.search(path)
         if _matches_library(path, POLARS):
-            problem = (
-                "polars seeds its hash tables from the clock: the order of groups and unique values may not repeat"
-            )
+            problem = f"polars seeds hash tables from the clock{where}: the order of groups and unique values may vary"
             text = f"{problem}; record with --clock --patch threads=1"
         elif is_own or _matches_library(path, CALLED_BY_SCRIPTS):
-            problem = f"native code reads the clock ({path}): what it seeds from it does not repeat"
+            problem = f"native code reads the clock{where} ({path}): what it seeds from it does not repeat"
             text = f"{problem}; record with --clock"
         else:
             continue

@@ -179,6 +179,7 @@ def run_file(plan: Plan, user_variables: dict[str, str], environment: ChildEnvir
         policy=plan.policy,
         key=plan.key.hex(),
         keyed=plan.keyed,
+        calendar=plan.calendar or plan.clock,
         clock=plan.clock,
         include_crypto=plan.record_crypto,
         hide_rdrand=plan.hide_rdrand,

@@ -245,7 +245,8 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     address_randomization: Switch | None = None
     environment_size: int = 0  # bytes of the environment handed to the command
     keyed: bool = False  # requests were answered from the key, and only counted
-    clock: bool = False  # the real-time clock was recorded, and process ids were replaced
+    calendar: bool = False  # the time of day was recorded
+    clock: bool = False  # process ids were replaced, and the time of day was recorded for all threads
     include_crypto: bool = False  # bytes given to cryptographic libraries were recorded
     hide_rdrand: bool = False  # RDRAND and RDSEED were hidden from programs
     supervisor: Switch | None = None

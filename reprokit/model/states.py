@@ -59,7 +59,9 @@ class Loading(PartState, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Uncovered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A source of entropy seen in a run that nothing recorded; `text` is for people."""
 
-    source: Literal["command", "program", "out-of-reach", "instructions", "vdso", "cpuid", "clock", "memory"]
+    source: Literal[
+        "command", "program", "out-of-reach", "instructions", "vdso", "cpuid", "clock", "calendar", "memory"
+    ]
     text: str
     option: str = ""  # command-line option that could not be obeyed
     module: str = ""  # path of the library that holds the instructions

@@ -175,7 +175,8 @@ def _settings(run: RunFile, profiled: FindingsFile) -> Iterator[tuple[str, str]]
     yield from (("compiled", line) for line in bounded(compiled, SHOWN_SETTINGS))
     for finding in (finding for finding in others if finding.fact == CLOCK):
         where = f" in {_where(run, finding.where)}" if finding.where else ""
-        yield "clock", f"{_subject(finding)}{where}: a replay reads another time, unless --clock recorded it"
+        told = "a replay is told the recorded time" if run.calendar else "a replay reads another time (--no-calendar)"
+        yield "clock", f"{_subject(finding)}{where}: {told}"
     depending = [finding for finding in others if finding.kind not in (*REQUESTS, COMPILED) and finding.fact != CLOCK]
     if depending:
         yield "machine", f"depends on processors and threads: {_names(depending)}"

@@ -30,7 +30,13 @@ RECORDED = "random: recorded, and given again by a replay"
 INSTRUCTIONS_WHY = "these libraries hold the instruction; if it is executed, what it gives is not recorded"
 HIDE = Cure(None, "record --hide-rdrand", "programs that cannot do without it fail")
 CLOCK = Cure(None, "record --clock", "every read of the time of day is recorded")
-CLOCK_WHY = "the clock is not recorded without --clock: a replay seeds it otherwise"
+CLOCK_WHY = "these reads of the clock are not recorded without --clock: a replay seeds it otherwise"
+NO_ENTROPY = (
+    "instructions",
+    "clock",
+    "calendar",
+    "memory",
+)  # sources that are no missing entropy
 UNRECORDED = "random, and not recorded: a replay cannot give it again"
 GIVEN_AGAIN = "differs from run to run; a replay gives the recorded value again"
 RANDOM = ("getrandom", "/dev/urandom", "/dev/random", "/dev/hwrng", "/proc/sys/kernel/random/")
@@ -168,7 +174,7 @@ def _of_entropy(run: RunDirectory, asking: RunRequests, helpers: set[str]) -> It
             lost.add(asked_by.identity, asked_by.unrecorded)
     uncovered = dict.fromkeys(run.run.uncovered)
     missing = [("requests that were not recorded", lost)] if lost.calls else []
-    missing += [(gap.text, Occurrences()) for gap in uncovered if gap.source not in ("instructions", "clock", "memory")]
+    missing += [(gap.text, Occurrences()) for gap in uncovered if gap.source not in NO_ENTROPY]
     for subject, seen in missing:
         yield seen.finding(SOURCE, subject, findings.SUSPECT, UNRECORDED, UNCOVERED_RANK)
     for gap in uncovered:

@@ -73,6 +73,7 @@ class ResumeWork(msgspec.Struct, frozen=True, kw_only=True):
     pattern: str = ""
     signal: signal.Signals = signal.SIGINT
     data: tuple[str, ...] = ()
+    calendar: bool = True  # whether replays are told the recorded time of day
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,7 @@ class ResumeStudy:
             fresh=self._fresh.root,
             output=self._work.place / "whole",
             data=self._work.data,
+            calendar=self._work.calendar,
             question=Question(each_step=True, state=StateQuestion(every=WINDOW)),
         )
         ended = self._execute("whole", plan)
@@ -230,7 +232,7 @@ class ResumeStudy:
 
     def _resume(self, recording: RunDirectory, name: str, question: Question) -> RunDirectory:
         self._fresh.renew(INTERRUPTED)
-        run = self._replay(recording, name, self._work.resume_command, question)
+        run = self._replay(recording, name, self._work.resume_command, question, is_later=True)
         if not _steps(run):
             raise CannotResume("the resumed training took no step; give the command that resumes it (--resume-with)")
         return run
@@ -259,9 +261,13 @@ class ResumeStudy:
         question = Question(steps=steps, state=state)
         return self._replay(recording, "whole-asked", recording.run.command, question)
 
-    def _replay(self, recording: RunDirectory, name: str, command: Sequence[str], question: Question) -> RunDirectory:
+    def _replay(
+        self, recording: RunDirectory, name: str, command: Sequence[str], question: Question, *, is_later: bool = False
+    ) -> RunDirectory:
+        """Replay a command; one that goes on later is told the real time, not that of the recorded beginning."""
         place = self._work.place / name
         plan = replay_plan(recording, place, tuple(command))
+        plan = replace(plan, calendar=plan.calendar and not is_later)
         orders = tuple(command) == tuple(recording.run.command) and name != RESUMED
         plan = replace(
             plan, question=replace(question, each_step=True), fresh=self._fresh.root, changed=(), orders=orders

@@ -196,9 +196,9 @@ def of_outcomes(outcomes: Iterable[Outcome]) -> Iterator[Candidate]:
 
 
 def clock(findings: Iterable[Finding]) -> Iterator[Candidate]:
-    """Yield the setting that is tried without evidence, with the lines that were seen to read the clock."""
+    """Yield the setting that is tried without evidence, with the lines that were seen to read an unrecorded clock."""
     lines = [f"{first.file}:{first.line}" for item in findings if item.fact == CLOCK_FACT for first in item.where]
-    why = "the script, or native code that seeds itself, may read the clock"
+    why = "native code may seed itself from a process id, or from the clock in threads of its own"
     if lines:
         why = f"the script at {', '.join(lines[:MAX_LINES])} reads the clock"
     yield _candidate("--clock", Certainty.CLOCK, why)

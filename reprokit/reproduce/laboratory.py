@@ -26,6 +26,7 @@ from reprokit.questions import divergence_text
 from reprokit.questions.locate import LOGGED, LocateOptions, is_locatable, locate
 from reprokit.questions.proof import prove
 from reprokit.recipe import RecipeSettings, planned
+from reprokit.reproduce.diagnosis import CLOCK_FACT
 from reprokit.reproduce.journal import Attempt, Kind, Outcome, PatchOutcome
 from reprokit.rundir import RunDirectory
 from reprokit.verify.bookkeeping.recognition import RunContext
@@ -66,6 +67,7 @@ class ReproductionWork(msgspec.Struct, frozen=True, kw_only=True):
     working_directory: Path
     place: Path  # directory of the journal and the runs
     keep_outputs: int = KEEP_OUTPUTS
+    calendar: bool = True  # whether recordings keep the time of day
     steps: int | None = None  # limit of steps of a profile
     seconds: float | None = None
     ignores: Ignores = Ignores()  # what may differ between two runs
@@ -112,7 +114,9 @@ class Laboratory:
             warn(f"the profile could not be read: {error}")
             return ProfileOutcome(attempt, (), (str(error),))
         findings_file.write(self._work.place, profiled)
-        return ProfileOutcome(attempt, tuple(profiled.findings), tuple(profiled.notes))
+        is_told = self._run_of(attempt).run.calendar  # then lines that read the clock are no cause
+        kept = tuple(item for item in profiled.findings if not (is_told and item.fact == CLOCK_FACT))
+        return ProfileOutcome(attempt, kept, tuple(profiled.notes))
 
     def can_locate(self, recording: Attempt, replay: Attempt) -> bool:
         """Return whether the runs diverge in a step of a framework whose operators can be logged."""
@@ -168,6 +172,7 @@ class Laboratory:
             working_directory=work.working_directory,
             output=work.place / RUNS / name,
             keep_outputs=work.keep_outputs,
+            calendar=work.calendar,
         )
         return planned(plan, settings)
 

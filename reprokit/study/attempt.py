@@ -60,6 +60,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     recording: str = ""  # run directory to replay
     seed: int | None = None
     patches: tuple[str, ...] = ()
+    calendar: bool = True
     clock: bool = False
     data: tuple[str, ...] = ()
     variables: dict[str, str] = {}
@@ -137,6 +138,7 @@ def _plan(task: Task) -> Plan:
         working_directory=directory,
         output=Path(task.run),
         data=task.data,
+        calendar=task.calendar,
         clock=task.clock,
         patches=_patches(task, directory),
         observed=task.mode == "observed",

@@ -20,7 +20,8 @@ name = "C1"
 entropy = "fresh"               # or "replayed": pairs of a recording and its replay
 seeds = [0, 1, 2]               # one a pair, which both of its runs get
 patches = ["auto"]
-clock = false                   # record the time of day too
+calendar = true                 # record the time of day, and tell it again in a replay
+clock = false                   # replace process ids too
 observe = true                  # false: nothing of reprokit is in the run
 controls = ""                   # "software", "hardware", "both"; follows from the rest
 command = ["python3.7", "old.py"]   # in the place of the study's, as are directory and variables
@@ -70,6 +71,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     entropy: Literal["fresh", "replayed"] = "fresh"
     seeds: Annotated[tuple[Seed, ...], msgspec.Meta(max_length=10_000)] = ()
     patches: Annotated[tuple[Text, ...], msgspec.Meta(max_length=1000)] = ()
+    calendar: bool = True
     clock: bool = False
     observe: bool = True
     controls: Controls = ""

@@ -310,6 +310,7 @@ class _RunningStudy:
             recording=str(self._run_directory(setup.name, pair, "first")) if mode == "replayed" else "",
             seed=study.seed_of(setup, pair),
             patches=setup.patches,
+            calendar=setup.calendar,
             clock=setup.clock,
             data=tuple(str(base / path) for path in study.data),
             variables={**study.variables, **setup.variables},

@@ -6,11 +6,13 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from reprokit import entropy, native
+from reprokit.errors import RunError
 from reprokit.plan import Plan
 from tests.support import LIMIT
 
@@ -40,7 +42,10 @@ class Shim:
         run = self.directory / name
         shutil.rmtree(run, ignore_errors=True)
         (run / "entropy").mkdir(parents=True, mode=0o700)
-        fields = {"key": KEY, "profile": None if profile is None else self.entropy(profile), **plan}
+        recorded, recorded_at = None if profile is None else self.entropy(profile), 0
+        with suppress(RunError):  # of a damaged profile
+            recorded_at = 0 if recorded is None else entropy.started_at(recorded)
+        fields = {"key": KEY, "calendar": False, "profile": recorded, "recorded_at": recorded_at, **plan}
         wanted = Plan(mode=mode, policy=policy, command=(), working_directory=self.directory, **fields)
         native.write_shim_plan(run / "shim.plan", wanted, self.library, self.directory / "no-agent")
         return self.variables(name)

@@ -185,7 +185,7 @@ def of_head(data: bytearray) -> None:
 
 
 def of_version(data: bytearray) -> None:
-    data[8] = 4
+    data[8] = 5
     data[544:HEAD] = native.checker()(bytes(data[:544]), 0).to_bytes(8, "little")
 
 

@@ -15,6 +15,7 @@ from reprokit import entropy
 from reprokit.entropy.request_counts import ProcessRequests, Requester, RequestTotals, RunRequests, who_asked
 from reprokit.entropy.symbols import ExportedSymbols
 from reprokit.errors import RunError
+from reprokit.plan import past_tense
 from reprokit.printable import bounded
 from reprokit.rundir import ENTROPY, RunDirectory
 from reprokit.screen import Cells, print_rows
@@ -98,6 +99,7 @@ def _process_entry(process: ProcessRequests) -> dict[str, Any]:
         "unrecorded": process.unrecorded,
         "matches": process.matches or None,
         "stand_in": process.stand_in or None,
+        "clock_reads": process.clock_reads,
     }
 
 
@@ -220,6 +222,9 @@ def _notes(found: EntropyRequests) -> Iterator[str]:
     unrecorded = sum(process.unrecorded for process in found.asking.processes)
     if unrecorded:
         yield f"{unrecorded} requests were not recorded"
+    clock_reads = sum(process.clock_reads for process in found.asking.processes)
+    if clock_reads and found.directory.run.calendar:
+        yield f"{clock_reads} reads of the clock were {past_tense(found.directory.run.kind)}"
     yield from _bounded_lines(_stand_ins(found.asking), "were told such numbers")
     yield from _bounded_lines((f"not covered: {source.text}" for source in found.directory.run.uncovered), "sources")
     yield from (f"warning: {text}" for text in found.warnings)
