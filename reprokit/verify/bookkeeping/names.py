@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_a-zA-Z]+")
 _PER_TIME = re.compile(r"([A-Za-z]+)(?:/|_?per_?|\s+per\s+)(?:s|secs?|seconds?|mins?|minutes?|h|hours?)(?![a-z])", re.I)
@@ -89,9 +90,10 @@ RATED = _of(  # what is counted per second
     " instance instances graph graphs node nodes edge edges chunk chunks page pages line lines s ex"
 )
 DATES = _of(
-    "date dates datetime timestamp timestamps ts time times at on created create creation modified updated started start"
-    " starting begin began begun ended end finished finish completed complete saved when now today generated trained"
-    " exported written launched logged since until starttime endtime stamp ctime mtime atime utc day clock from"
+    "date dates datetime timestamp timestamps ts time times at on created create creation modified updated started"
+    " start starting begin began begun ended end finished finish completed complete saved when now today generated"
+    " trained exported written launched logged since until starttime endtime stamp ctime mtime atime utc day clock"
+    " from"
 )
 IDS = _of("id ids uuid guid uid ulid")
 _OF_RUNS = _of(
@@ -107,9 +109,10 @@ ADDRESSES = _of("at address addr ptr pointer object ref")
 _KNOWN = PROCESSES | TIMES | _LEFT | STATISTICS | FILLERS | UNITS | _VERBS | METRICS | RATED | RATES | _of("estimated")
 
 
-def words(text: str) -> list[str]:
+@lru_cache(maxsize=1 << 12)
+def words(text: str) -> tuple[str, ...]:
     """Return the words of a name in lower case, without numbers."""
-    return [word.lower() for word in _WORD.findall(text[-LONGEST:])]
+    return tuple(word.lower() for word in _WORD.findall(text[-LONGEST:]))
 
 
 def are_known(name: Sequence[str]) -> bool:
@@ -208,7 +211,7 @@ def of_rate(text: str) -> bool:
         return False
     rated = _PER_TIME.findall(text[-LONGEST:])
     if rated:
-        return words(rated[-1])[-1:] != [] and words(rated[-1])[-1] in RATED
+        return words(rated[-1]) != () and words(rated[-1])[-1] in RATED
     rest = _without_tail(name)
     return bool(rest) and rest[-1] in RATES
 

@@ -60,7 +60,7 @@ class ValueName:
     is_row: bool = False  # whether it is one of a table's row
 
     @property
-    def words(self) -> list[str]:
+    def words(self) -> tuple[str, ...]:
         return names.words(self.text)
 
 
@@ -96,7 +96,10 @@ def _are_names_of_directories(texts: list[str], contexts: Contexts) -> bool:
 
 
 def resembles(name: ValueName, left: str, right: str, shapes: Shapes | None = None) -> BookkeepingKind | None:
-    """Return what kind of bookkeeping two values look like that were not recognized; None if like none."""
+    """Return what kind of bookkeeping two values look like that were not recognized; None if like none, or results."""
+    named = [*name.words, *names.words(name.parents), *names.words(name.behind)]
+    if names.is_result(named) or names.is_metric(name.words):
+        return None
     texts = [forms.unquoted(text) for text in (left, right)]
     shapes_seen = set(shapes or map(forms.whole, texts))
     by_form = {
@@ -191,12 +194,12 @@ def _is_of_training(name: ValueName) -> bool:
 
 def _is_episode_time(name: ValueName) -> bool:
     """Return whether this is the time at which an episode ended, as Gymnasium's monitors write it."""
-    return name.words == ["t"] and {"r", "l"} <= set(name.beside)
+    return name.words == ("t",) and {"r", "l"} <= set(name.beside)
 
 
 def _is_data_time(name: ValueName) -> bool:
     """Return whether this is the time of loading as the examples of PyTorch print it: "Time 0.5 (0.6) Data 0.1"."""
-    return name.words == ["data"] and names.of_duration(names.words(name.previous), has_unit=False)
+    return name.words == ("data",) and names.of_duration(names.words(name.previous), has_unit=False)
 
 
 def _is_named_behind(name: ValueName) -> bool:
