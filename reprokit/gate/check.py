@@ -261,6 +261,8 @@ class Check:
             yield Case(suite=suite, name="comparison", outcome=TROUBLE, message=str(error))
             return
         self._notes += comparison.notes
+        if comparison.identical and (counts := comparison.tree.bookkeeping()):
+            self._notes.append(f"{suite}: nothing but bookkeeping differs: {counted_bookkeeping(counts)}")
         yield from _leaf_cases(suite, comparison)
 
     def _state_case(self, suite: str) -> Case:
