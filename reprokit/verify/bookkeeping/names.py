@@ -45,7 +45,7 @@ FILLERS = _of(
     "the a an is was of in for all whole entire and with on at it this that these now by to from per since until"
     " during after before model models pipeline script program function call calls thread threads worker workers node"
     " rank version number count counts up down out done ok yes no using via i we our has been into as new info debug"
-    " warning passed each"
+    " warning passed each report file files log logs results below under"
 )
 PHASES = _of(  # what a training does, and what it works through
     "train training trained fit fits fitting fitted refit eval evaluate evaluating evaluation evaluated val valid"
@@ -224,7 +224,8 @@ def are_rated(text: str) -> bool:
 
 def of_date(name: Sequence[str]) -> bool:
     """Return whether a name is that of a time at which something of the run happened."""
-    return not is_result(name) and not is_metric(name) and not DATES.isdisjoint(name)
+    is_dated = not DATES.isdisjoint(name) and not is_metric(name)
+    return is_dated and not is_result(name) and all(word in _KNOWN | DATES | _OF_RUNS for word in name)
 
 
 def of_id(name: Sequence[str]) -> bool:

@@ -138,14 +138,11 @@ def _is_date(name: ValueName, left: str, right: str, form: Form, contexts: Conte
         if is_first or "<" in left:
             return "<" not in left
         return names.of_date(words) and words[-1] in ("at", "now", "started", "finished", "ended", "begin", "end")
-    is_named = (
-        is_first or name.position is Position.WITHIN or names.of_date(words) or names.of_date(names.words(name.behind))
-    )
-    is_aside = name.position is Position.ASIDE and not words and not names.is_result(names.words(name.previous))
-    is_named = is_named or is_aside
-    if form is Form.NUMBER:  # seconds since 1970
-        is_named = is_named and not names.is_metric(words)
+    if form is Form.NUMBER and names.is_metric(words):  # of seconds since 1970
+        return False
     is_written = is_first or name.position is Position.WITHIN  # at the time that it says
+    is_aside = name.position is Position.ASIDE and not words and not names.is_result(names.words(name.previous))
+    is_named = is_written or is_aside or names.of_date(words) or names.of_date(names.words(name.behind))
     return is_named and all(is_of_run(text, contexts, MONTH if is_written else DAY) for text in (left, right))
 
 
@@ -252,8 +249,8 @@ def _is_id(name: ValueName, left: str, right: str, form: Form, contexts: Context
     words = name.words
     if form is Form.NUMBER:
         return names.of_job(words) and left.isdecimal() and right.isdecimal()
-    if name.position is Position.WITHIN:  # of a path
-        return not names.is_result(words)
+    if name.position is Position.WITHIN:  # of a path: "runs/9f3c..."; other digits there may be those of contents
+        return names.of_run_name(words)
     is_run_name = names.of_run_name(words) and (len(left) == 8 or left.count("-") == 2)
     return names.of_id(words) or is_run_name
 

@@ -163,10 +163,9 @@ class LineComparer:
         if directories[0] != directories[1]:
             pairs.insert(0, (BookkeepingKind.PATH, *directories))
         for kind, left_name, right_name in pairs:
-            renamed = _renamed(texts[0], *left_name), _renamed(texts[1], *right_name)
             if left_name[0] != right_name[0] and left_name[0] in texts[0] and right_name[0] in texts[1]:
                 values.append(RecognizedValue(kind, left_name[0], right_name[0]))
-                texts = renamed
+                texts = _renamed(texts[0], *left_name), _renamed(texts[1], *right_name)
         return values, texts
 
     def _values(self, left: str, right: str, outer: ValueName | None) -> list[RecognizedValue] | None:
