@@ -264,6 +264,8 @@ class Check:
             return
         self._notes += comparison.notes
         self._ignores.append(comparison.ignores)
+        if comparison.identical and (counts := comparison.tree.bookkeeping()):
+            self._notes.append(f"{suite}: nothing but bookkeeping differs: {counted_bookkeeping(counts)}")
         yield from _leaf_cases(suite, comparison)
 
     def _state_case(self, suite: str) -> Case:

@@ -31,6 +31,13 @@ reprokit.log(step=0, loss=random.random())
 open("model.bin", "w").write(str(random.random()))
 """
 VARIES = REPEATS + 'open("log.txt", "w").write(str(__import__("time").time_ns()))\n'
+TIMED = (
+    REPEATS
+    + """
+import json, time
+json.dump({"score": 0.5, "runtime": time.perf_counter(), "created": time.time()}, open("result.json", "w"))
+"""
+)
 SILENT = "pass\n"
 FAILS = "raise SystemExit(3)\n"
 UNORDERED = """import multiprocessing, reprokit
@@ -43,7 +50,13 @@ if __name__ == "__main__":
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Reprokit:
     reprokit = Reprokit(tmp_path_factory.mktemp("project"))
-    for name, text in (("repeats", REPEATS), ("varies", VARIES), ("silent", SILENT), ("fails", FAILS)):
+    for name, text in (
+        ("repeats", REPEATS),
+        ("varies", VARIES),
+        ("timed", TIMED),
+        ("silent", SILENT),
+        ("fails", FAILS),
+    ):
         reprokit.script(f"{name}.py", text)
     return reprokit
 
@@ -64,6 +77,15 @@ def test_a_training_that_repeats_passes(project: Reprokit, tmp_path: Path) -> No
     assert "outputs: model.bin" in names
     assert "fidelity" in names
     assert "are removed; keep them with -o DIR" in done.stderr
+
+
+def test_bookkeeping_passes_and_is_counted(project: Reprokit) -> None:
+    done = gate(project, "timed", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (found,) = json.loads(done.stdout)["trainings"]
+    (case,) = [case for case in found["cases"] if case["name"] == "outputs: bookkeeping"]
+    assert (case["outcome"], case["right"]) == ("passed", "only bookkeeping: 1 duration and 1 date")
+    assert "paired: nothing but bookkeeping differs: 1 duration and 1 date" in found["notes"]
 
 
 def test_runs_that_were_removed_are_not_named(project: Reprokit, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import psutil
 import pytest
 from markdown_it import MarkdownIt
 
+from reprokit.console import PrintedPiece
 from reprokit.model.outputs import OutputFile
 from reprokit.model.run import FINISHED, RUNNING, Bundled
 from reprokit.model.states import Uncovered
@@ -276,6 +277,21 @@ def test_what_differs_stands_first_among_thousands(tmp_path: Path) -> None:
     assert text.index("layer777.weight", text.index("<h3>Weights")) < text.index("layer0.weight")
     assert found.verdict.counts["different"] == 2
     assert f"{sum(found.verdict.counts.values()):,} things were compared" in text
+
+
+def test_bookkeeping_is_counted_apart_and_passes(tmp_path: Path) -> None:
+    left = training(tmp_path / "left")
+    left.printed["0"] = [PrintedPiece(0, "m", b"loss 0.75\nsaving took 3 s\n")]
+    right = replayed(left, tmp_path / "right")
+    right.printed["0"] = [PrintedPiece(0, "m", b"loss 0.75\nsaving took 4 s\n")]
+    found = facts_of((left, right))
+    assert (found.verdict.outcome, found.verdict.counts["bookkeeping"]) == ("identical", 1)
+    assert "the training and its results, bit for bit; 1 duration differs (listed)" in found.verdict.sentence.lower()
+    (category,) = [category for category in found.categories if category.name == "console"]
+    assert [(item.verdict, item.left, item.right) for item in category.items if item.verdict == "bookkeeping"] == [
+        ("bookkeeping", "3 s", "4 s")
+    ]
+    assert "the same but for bookkeeping" in html.page(found)
 
 
 def test_how_to_check_it_names_only_what_can_be_done(pair: Pair) -> None:

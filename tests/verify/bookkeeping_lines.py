@@ -154,6 +154,7 @@ BOOKKEEPING = [
     # names, ids, places
     ("started at 2026-11-29 09:20:00", "started at 2026-11-29 10:20:00"),
     ("now 1795944348.25", "now 1795947948.75"),
+    ("Report generated on 2026-11-29", "Report generated on 2026-11-30"),
     ("run_20261129-175537 begins", "run_20261129-185537 begins"),
     ("job_id: 3f2b8c1e-5d4a-4e6f-9b0a-1c2d3e4f5a6b", "job_id: 4f2b8c1e-5d4a-4e6f-9b0a-1c2d3e4f5a6b"),
     ("run_id=9f3c2b1a0d4e5f60718293a4b5c6d7e8", "run_id=0f3c2b1a0d4e5f60718293a4b5c6d7e8"),
@@ -322,6 +323,9 @@ RESULTS = [
     ("best score: 2026-11-29", "best score: 2026-11-30"),
     ("predicted arrival: 2026-11-29 09:24", "predicted arrival: 2026-11-29 09:25"),
     ("next failure 2026-11-29", "next failure 2026-11-30"),
+    ("maintenance due on 2026-11-29", "maintenance due on 2026-11-30"),
+    ("the next train arrives at 2026-11-29 10:20:00", "the next train arrives at 2026-11-29 10:21:00"),
+    ("stored as cache/26499adbbc9088c570839c4d8cd9f9", "stored as cache/16499adbbc9088c570839c4d8cd9f9"),
     ("trained on data until 1995-04-03", "trained on data until 1995-04-04"),
     ("data/2024-01-03/part.csv", "data/2024-01-04/part.csv"),
     ("seed: 1795944348", "seed: 1795947948"),

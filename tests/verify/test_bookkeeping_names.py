@@ -21,8 +21,8 @@ AT = datetime(2026, 11, 29, 9, 20, 30, tzinfo=timezone.utc).timestamp()
 @pytest.mark.parametrize("name", ["trainLoss_ms", "step-time", "wallClock", "epochTimeMs", "fit.seconds"])
 def test_names_fall_into_words(name: str) -> None:
     assert all(word.isalpha() and word.islower() for word in names.words(name))
-    assert names.words("epochTimeMs") == ["epoch", "time", "ms"]
-    assert names.words("L1Loss/train 12 SPS") == ["l", "loss", "train", "sps"]
+    assert names.words("epochTimeMs") == ("epoch", "time", "ms")
+    assert names.words("L1Loss/train 12 SPS") == ("l", "loss", "train", "sps")
 
 
 @pytest.mark.parametrize(

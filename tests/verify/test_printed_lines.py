@@ -74,8 +74,9 @@ def test_what_only_looks_like_a_duration_is_pointed_out() -> None:
     comparison = compare_lines(left, right, CONTEXTS)
     assert comparison.look_alike is not None
     assert (comparison.look_alike.kind, comparison.look_alike.left) == (BookkeepingKind.DURATION, "3.1 s")
-    left, right = (printed_lines(f"loss 3.{digit}\n".encode())[0] for digit in "12")
-    assert compare_lines(left, right, CONTEXTS).look_alike is None
+    for name in ("loss 3.{}", "MAE 3.{} s", "predicted time: 3.{} s", "RUL 12{} hours"):
+        left, right = (printed_lines(name.format(digit).encode())[0] for digit in "12")
+        assert compare_lines(left, right, CONTEXTS).look_alike is None
 
 
 def lines(text: str) -> list[str]:

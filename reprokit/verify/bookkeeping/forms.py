@@ -76,8 +76,11 @@ def _named(pattern: str, number: int) -> str:
     return re.sub(r"(?<!\\)\((?!\?)|\\[1-9]", replaced, pattern)
 
 
+# Where a value may begin: at a digit, a sign, a bar or a word. It spares all other places the alternatives.
+_BEGINNING = r"(?:(?=[\d|?\u2501\u2578\u257a+-])|(?<![A-Za-z0-9])(?=[A-Za-z_.])|(?<=/tmp/)|(?<=/dev/shm/))"
 TOKEN = re.compile(
-    "|".join(
+    f"{_BEGINNING}(?:"
+    + "|".join(
         (
             _group(Form.ADDRESS, rf"(?<!\w)0x{_HEX}{{6,16}}(?!\w)"),
             _group(
@@ -115,9 +118,15 @@ TOKEN = re.compile(
                 rf"\d{{1,2}}(?:\.\d{{1,9}})? ?{UNIT}(?![\w/=])",
                 rf"{_SIGNED}{_SPREAD} ?{UNIT}(?![\w/]|\s{{0,8}}=|:\s{{0,8}}[-\d.])",
             ),
-            _group(Form.NUMBER, rf"{_SIGNED}{_SPREAD}%?(?!\w)", r"(?<=[_-])1\d{9}(?:\d{3}){0,3}(?!\w|\.\d)", r"(?<![\w.])nan(?!\w)"),
+            _group(
+                Form.NUMBER,
+                rf"{_SIGNED}{_SPREAD}%?(?!\w)",
+                r"(?<=[_-])1\d{9}(?:\d{3}){0,3}(?!\w|\.\d)",
+                r"(?<![\w.])nan(?!\w)",
+            ),
         )
-    ),
+    )
+    + ")",
     re.IGNORECASE,
 )
 _LONG = re.compile(r"[\d ](?:h|hrs?|hours?|d|days?)$", re.IGNORECASE)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_a-zA-Z]+")
 _PER_TIME = re.compile(r"([A-Za-z]+)(?:/|_?per_?|\s+per\s+)(?:s|secs?|seconds?|mins?|minutes?|h|hours?)(?![a-z])", re.I)
@@ -44,7 +45,7 @@ FILLERS = _of(
     "the a an is was of in for all whole entire and with on at it this that these now by to from per since until"
     " during after before model models pipeline script program function call calls thread threads worker workers node"
     " rank version number count counts up down out done ok yes no using via i we our has been into as new info debug"
-    " warning passed each"
+    " warning passed each report file files log logs results below under"
 )
 PHASES = _of(  # what a training does, and what it works through
     "train training trained fit fits fitting fitted refit eval evaluate evaluating evaluation evaluated val valid"
@@ -89,9 +90,10 @@ RATED = _of(  # what is counted per second
     " instance instances graph graphs node nodes edge edges chunk chunks page pages line lines s ex"
 )
 DATES = _of(
-    "date dates datetime timestamp timestamps ts time times at on created create creation modified updated started start"
-    " starting begin began begun ended end finished finish completed complete saved when now today generated trained"
-    " exported written launched logged since until starttime endtime stamp ctime mtime atime utc day clock from"
+    "date dates datetime timestamp timestamps ts time times at on created create creation modified updated started"
+    " start starting begin began begun ended end finished finish completed complete saved when now today generated"
+    " trained exported written launched logged since until starttime endtime stamp ctime mtime atime utc day clock"
+    " from"
 )
 IDS = _of("id ids uuid guid uid ulid")
 _OF_RUNS = _of(
@@ -107,9 +109,10 @@ ADDRESSES = _of("at address addr ptr pointer object ref")
 _KNOWN = PROCESSES | TIMES | _LEFT | STATISTICS | FILLERS | UNITS | _VERBS | METRICS | RATED | RATES | _of("estimated")
 
 
-def words(text: str) -> list[str]:
+@lru_cache(maxsize=1 << 12)
+def words(text: str) -> tuple[str, ...]:
     """Return the words of a name in lower case, without numbers."""
-    return [word.lower() for word in _WORD.findall(text[-LONGEST:])]
+    return tuple(word.lower() for word in _WORD.findall(text[-LONGEST:]))
 
 
 def are_known(name: Sequence[str]) -> bool:
@@ -208,7 +211,7 @@ def of_rate(text: str) -> bool:
         return False
     rated = _PER_TIME.findall(text[-LONGEST:])
     if rated:
-        return words(rated[-1])[-1:] != [] and words(rated[-1])[-1] in RATED
+        return words(rated[-1]) != () and words(rated[-1])[-1] in RATED
     rest = _without_tail(name)
     return bool(rest) and rest[-1] in RATES
 
@@ -221,7 +224,8 @@ def are_rated(text: str) -> bool:
 
 def of_date(name: Sequence[str]) -> bool:
     """Return whether a name is that of a time at which something of the run happened."""
-    return not is_result(name) and not is_metric(name) and not DATES.isdisjoint(name)
+    is_dated = not DATES.isdisjoint(name) and not is_metric(name)
+    return is_dated and not is_result(name) and all(word in _KNOWN | DATES | _OF_RUNS for word in name)
 
 
 def of_id(name: Sequence[str]) -> bool:

@@ -60,7 +60,7 @@ class ValueName:
     is_row: bool = False  # whether it is one of a table's row
 
     @property
-    def words(self) -> list[str]:
+    def words(self) -> tuple[str, ...]:
         return names.words(self.text)
 
 
@@ -96,7 +96,10 @@ def _are_names_of_directories(texts: list[str], contexts: Contexts) -> bool:
 
 
 def resembles(name: ValueName, left: str, right: str, shapes: Shapes | None = None) -> BookkeepingKind | None:
-    """Return what kind of bookkeeping two values look like that were not recognized; None if like none."""
+    """Return what kind of bookkeeping two values look like that were not recognized; None if like none, or results."""
+    named = [*name.words, *names.words(name.parents), *names.words(name.behind)]
+    if names.is_result(named) or names.is_metric(name.words):
+        return None
     texts = [forms.unquoted(text) for text in (left, right)]
     shapes_seen = set(shapes or map(forms.whole, texts))
     by_form = {
@@ -135,14 +138,11 @@ def _is_date(name: ValueName, left: str, right: str, form: Form, contexts: Conte
         if is_first or "<" in left:
             return "<" not in left
         return names.of_date(words) and words[-1] in ("at", "now", "started", "finished", "ended", "begin", "end")
-    is_named = (
-        is_first or name.position is Position.WITHIN or names.of_date(words) or names.of_date(names.words(name.behind))
-    )
-    is_aside = name.position is Position.ASIDE and not words and not names.is_result(names.words(name.previous))
-    is_named = is_named or is_aside
-    if form is Form.NUMBER:  # seconds since 1970
-        is_named = is_named and not names.is_metric(words)
+    if form is Form.NUMBER and names.is_metric(words):  # of seconds since 1970
+        return False
     is_written = is_first or name.position is Position.WITHIN  # at the time that it says
+    is_aside = name.position is Position.ASIDE and not words and not names.is_result(names.words(name.previous))
+    is_named = is_written or is_aside or names.of_date(words) or names.of_date(names.words(name.behind))
     return is_named and all(is_of_run(text, contexts, MONTH if is_written else DAY) for text in (left, right))
 
 
@@ -191,12 +191,12 @@ def _is_of_training(name: ValueName) -> bool:
 
 def _is_episode_time(name: ValueName) -> bool:
     """Return whether this is the time at which an episode ended, as Gymnasium's monitors write it."""
-    return name.words == ["t"] and {"r", "l"} <= set(name.beside)
+    return name.words == ("t",) and {"r", "l"} <= set(name.beside)
 
 
 def _is_data_time(name: ValueName) -> bool:
     """Return whether this is the time of loading as the examples of PyTorch print it: "Time 0.5 (0.6) Data 0.1"."""
-    return name.words == ["data"] and names.of_duration(names.words(name.previous), has_unit=False)
+    return name.words == ("data",) and names.of_duration(names.words(name.previous), has_unit=False)
 
 
 def _is_named_behind(name: ValueName) -> bool:
@@ -249,8 +249,8 @@ def _is_id(name: ValueName, left: str, right: str, form: Form, contexts: Context
     words = name.words
     if form is Form.NUMBER:
         return names.of_job(words) and left.isdecimal() and right.isdecimal()
-    if name.position is Position.WITHIN:  # of a path
-        return not names.is_result(words)
+    if name.position is Position.WITHIN:  # of a path: "runs/9f3c..."; other digits there may be those of contents
+        return names.of_run_name(words)
     is_run_name = names.of_run_name(words) and (len(left) == 8 or left.count("-") == 2)
     return names.of_id(words) or is_run_name
 

@@ -178,7 +178,7 @@ def _leaf_of(
         details.append("nothing but times and the like")
     verdict = Verdict.IDENTICAL if has_results else Verdict.NOT_RECORDED
     leaf = Difference(title, verdict, str(left_stream), str(right_stream), "; ".join(filter(None, details)))
-    if not has_results or not comparison.values:
+    if not comparison.values:
         return leaf
     return replace(leaf, judged=None, detail="", children=(leaf, *_bookkeeping(title, comparison)))
 
@@ -274,7 +274,8 @@ def _ignored_words(line_ends: int, bars: int) -> str:
 
 def comparable(tree: Difference) -> bool:
     """Return whether something printed is a result, or differs."""
-    return any(leaf.verdict is not Verdict.NOT_RECORDED for leaf in tree.leaves())
+    neither = (Verdict.NOT_RECORDED, Verdict.BOOKKEEPING)
+    return any(leaf.verdict not in neither for leaf in tree.leaves())
 
 
 def notes(runs: RunPair, tree: Difference) -> Iterator[str]:

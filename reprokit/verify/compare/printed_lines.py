@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from reprokit.difference import BookkeepingKind
@@ -17,6 +17,7 @@ from reprokit.verify.bookkeeping.forms import Form
 from reprokit.verify.bookkeeping.recognition import Contexts, Position, RunContext, ValueName, recognized, resembles
 
 LOOKED_AT = 4096  # characters of a line that are searched for bookkeeping
+MOST_KNOWN = 1000  # kinds of lines whose names are kept
 LINE_ENDS = "blanks or carriage returns at the end"
 
 _COLOR = re.compile(r"\x1b\[[\d;]{0,40}m")
@@ -165,6 +166,7 @@ class LineComparer:
     def __init__(self, contexts: Contexts):
         self._contexts = contexts
         self._heads: list[str] = []
+        self._known_names: dict[Hashable, list[ValueName]] = {}  # by the text around the values of a line
         self.look_alike: LookAlike | None = None  # in the last pair that differed
 
     def compare(self, left: str, right: str, name: ValueName | None = None) -> list[RecognizedValue] | None:
@@ -195,10 +197,9 @@ class LineComparer:
         if directories[0] != directories[1]:
             pairs.insert(0, (BookkeepingKind.PATH, *directories))
         for kind, left_name, right_name in pairs:
-            renamed = _renamed(texts[0], *left_name), _renamed(texts[1], *right_name)
             if left_name[0] != right_name[0] and left_name[0] in texts[0] and right_name[0] in texts[1]:
                 values.append(RecognizedValue(kind, left_name[0], right_name[0]))
-                texts = renamed
+                texts = _renamed(texts[0], *left_name), _renamed(texts[1], *right_name)
         return values, texts
 
     def _values(self, left: str, right: str, outer: ValueName | None) -> list[RecognizedValue] | None:
@@ -207,7 +208,8 @@ class LineComparer:
             return None
         values = []
         heads = _columns(left, tokens[0], self._heads)
-        for name, head, left_token, right_token in zip(_names(left, tokens[0], outer), heads, *tokens, strict=True):
+        all_names = self._names_in(left, tokens[0], outer)
+        for name, head, left_token, right_token in zip(all_names, heads, *tokens, strict=True):
             if left_token[0] == right_token[0]:
                 continue
             shapes = forms.form_of(left_token), forms.form_of(right_token)
@@ -220,6 +222,18 @@ class LineComparer:
                 return None
             values.append(RecognizedValue(kind, *texts))
         return values or None
+
+    def _names_in(self, line: str, tokens: list[re.Match[str]], outer: ValueName | None) -> list[ValueName]:
+        """Return the names of a line's values, which are those of each line with the same text around them."""
+        spans = [token.span() for token in tokens]
+        starts, ends = [start for start, _ in spans] + [len(line)], [0] + [end for _, end in spans]
+        around = tuple(line[end:start] for end, start in zip(ends, starts, strict=True))
+        key = (around, tuple(token.lastgroup for token in tokens), outer)
+        if key not in self._known_names:
+            if len(self._known_names) >= MOST_KNOWN:
+                self._known_names.clear()
+            self._known_names[key] = list(_names(line, tokens, outer))
+        return self._known_names[key]
 
 
 def _renamed(text: str, name: str, other: str) -> str:

@@ -27,8 +27,9 @@ def run_context(run: RunDirectory, scan: MetricsScan) -> RunContext:
 
 def with_directories(contexts: Contexts, pairs: list[PairedName]) -> Contexts:
     """Return the contexts with the directories that have another name in each run."""
-    directories = [pair for pair in pairs if pair.kind is BookkeepingKind.DIRECTORY]
-    named = [(pair.left, pair.right) for pair in directories[:MOST_DIRECTORIES]]
+    directories = [pair for pair in pairs if pair.kind is BookkeepingKind.DIRECTORY][:MOST_DIRECTORIES]
+    directories.sort(key=lambda pair: -len(pair.right))  # those within others come first
+    named = [(pair.left, pair.right) for pair in directories]
     left, right = contexts
     return (
         replace(left, directories=tuple((name, name) for name, _ in named)),
