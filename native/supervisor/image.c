@@ -39,6 +39,19 @@ static void read_notes(struct program *program, int fd, const Elf64_Phdr *part) 
     }
 }
 
+/* Reads the release of Go, 1.18 or later, as launch/go_programs.py does: a file that `go run` made is gone at the end.
+ */
+static void read_release(struct program *program, int fd, const Elf64_Phdr *part) {
+    static const char magic[] = "\xff Go buildinf:";
+    static char data[64 << 10];
+    size_t size = part->p_filesz < sizeof(data) ? part->p_filesz : sizeof(data), n = 0;
+    const char *at = read_at(fd, part->p_offset, data, size) ? memmem(data, size, magic, sizeof(magic) - 1) : NULL;
+    if (!at || (size_t)(data + size - at) < 64 || !(at[15] & 2)) return;
+    for (at += 33; n + 1 < sizeof(program->go) && at + n < data + size && strchr(".0123456789go", at[n]) && at[n]; n++)
+        program->go[n] = at[n];
+    program->go[n] = 0;
+}
+
 static void examine_file(struct program *program, int fd) {
     Elf64_Ehdr head;
     Elf64_Phdr parts[PARTS];
@@ -51,6 +64,9 @@ static void examine_file(struct program *program, int fd) {
         if (parts[i].p_type == PT_INTERP) read_loader(program, fd, &parts[i]);
         if (parts[i].p_type == PT_NOTE) read_notes(program, fd, &parts[i]);
     }
+    for (size_t i = 0; i < count; i++)
+        if (program->is_go && parts[i].p_type == PT_LOAD && parts[i].p_flags & PF_W)
+            read_release(program, fd, &parts[i]);
 }
 
 /* ---- the environment ------------------------------------------------------------------------------------ */
@@ -165,6 +181,25 @@ void rk_say_uncovered(const char *line) {
     rk_close(fd);
 }
 
+/* Lists a program that no shim lists, once a run: "PATH", or "go1.19.8 PATH" ("go PATH" of an unknown release), as Go's
+ * runtime may seed itself by itself. Go programs end past libc, so that no shim lists them either. */
+static void list_program(const struct program *program, int pid) {
+    static uint64_t listed[1024];
+    char link[64], line[PATH_MAX + 32];
+    uint64_t run;
+    size_t n = rk_append(line, sizeof(line), 0, !program->is_go ? "" : *program->go ? program->go : "go");
+    n = rk_append(line, sizeof(line), n, program->is_go ? " " : "");
+    long size =
+        rk_call(SYS_readlinkat, AT_FDCWD, (long)rk_proc_path(link, pid, "exe"), (long)(line + n), PATH_MAX, 0, 0);
+    if (size <= 0 || line[n] != '/' || memchr(line + n, '\n', (size_t)size)) return;
+    n = rk_append(line, sizeof(line), n + (size_t)size, "\n");
+    memcpy(&run, rk_plan.key, sizeof(run));
+    uint64_t hash = rk_check(line, n, run) | 1;
+    if (listed[hash / 2 % RK_LENGTH(listed)] == hash) return;
+    listed[hash / 2 % RK_LENGTH(listed)] = hash;
+    rk_say_uncovered(line);
+}
+
 static bool is_refused(long error) { return error == -EACCES || error == -EPERM || error == -EIO; }
 
 /* Replaces getrandom in the vDSO. /proc/PID/mem may write to a read-only page, as a private copy of the program. */
@@ -186,6 +221,7 @@ static void replace_in_vdso(struct program *program, int pid) {
 }
 
 void rk_cover_start(struct program *program, int pid) {
+    if (program->is_go || !program->shimmed) list_program(program, pid);
     if (program->shimmed) return;
     replace_at_random(program, pid);
     replace_in_vdso(program, pid);

@@ -25,6 +25,7 @@ struct program {
     uint32_t fresh;      /* unanswered requests, as its memory is inaccessible; reported at the end likewise */
     bool is_static;      /* no dynamic loader, or one that does not support the shim */
     bool is_fixed;       /* linked to fixed addresses */
+    char go[24];         /* the release of Go that built it: "go1.19.8", or empty if that is not known */
     bool is_go;          /* goroutines move between threads, so all its threads are one stream */
     uint32_t unknown;    /* threads named so far */
     uint32_t children;   /* processes named so far */

@@ -100,6 +100,7 @@ class Finish:
         if recording_state is not None:
             run.signals = self._attempt(lambda: _signals_sent(self._path)) or []
             self._attempt(self._collect_modules)
+            self._attempt(self._report_proof)
         for companion in self._companions:
             for warning in self._attempt(partial(companion.finish, self._interrupted)) or ():
                 self._warn(warning)
@@ -181,12 +182,19 @@ class Finish:
 
     def _write_proof(self, tracing: Tracing | None) -> None:
         if tracing is not None:
-            from reprokit.launch.prove import in_words as proof_in_words
-
             self._run.proof = tracing.proof(
                 self._path / rundir.ENTROPY, (program.identity for program in self._run.out_of_reach)
             )
-            say(f"proof: {proof_in_words(self._run.proof)}")
+
+    def _report_proof(self) -> None:
+        """Report the proof, once it is known what the run drew from without a request."""
+        if self._run.proof is None:
+            return
+        from reprokit.launch.prove import in_words as proof_in_words
+
+        ticks = [source.text for source in self._run.uncovered if source.source == "ticks"]
+        self._run.proof = msgspec.structs.replace(self._run.proof, without_requests=ticks)
+        say(f"proof: {proof_in_words(self._run.proof)}")
 
     def _finish_profiling(self, recording_state: RecordingState) -> None:
         if recording_state.profiled is not None:

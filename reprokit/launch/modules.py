@@ -1,11 +1,13 @@
-"""Finds entropy sources that no call shows: RDRAND and RDSEED in the machine code of the modules that a run loaded."""
+"""Finds entropy sources that no call shows, in the files of the modules that a run loaded.
+
+They are RDRAND and RDSEED in machine code, and the seeds of programs in Go.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import stat
-import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,13 +15,14 @@ from typing import BinaryIO
 
 import msgspec
 
-from reprokit import rundir
+from reprokit import entropy, rundir
+from reprokit.errors import RunError
+from reprokit.launch import elf, go_programs
 from reprokit.model.states import Uncovered
 
 MAX_LIST = 16 << 20  # bytes read of modules.paths: absolute paths, and keywords of the shim (WORDS)
 MAX_MODULES = 20_000
 MAX_CODE = 4 << 30  # bytes scanned of one module
-MAX_HEADERS = 4096  # sections or segments of one module
 BLOCK = 8 << 20
 MAX_CACHE = 16 << 20  # bytes
 
@@ -44,6 +47,8 @@ COVERED = ("libstdc++.so",)
 # Native code that may seed itself from the clock: known libraries by file name, and the training's own code.
 # Other libraries are ignored, as many read the clock only for their logs.
 CLOCK = b"clock "
+# A Go program that the supervisor has seen: its release, where that is known, and its path.
+GO = re.compile(rb"go(\d+\.\d+[\d.]*)? (/.*)", re.DOTALL)
 POLARS = ("_polars_runtime", "polars.abi3")
 CALLED_BY_SCRIPTS = ("libffi", "_cffi_backend")  # ctypes, cffi
 ELSEWHERE = "what it starts on other hosts is not recorded"
@@ -63,9 +68,6 @@ CRYPTOGRAPHIC = (
 
 INSTALLED = re.compile("/(?:site|dist)-packages/|/lib(?:64)?/|/libpython|/python[0-9.]*$")
 _ESCAPED = re.compile(rb"\\([0-7]{3})")  # in /proc/PID/maps
-_ELF = struct.Struct("<16sHHIQQQIHHHHHH")
-_SEGMENT = struct.Struct("<IIQQQQQQ")
-_SECTION = struct.Struct("<IIQQQQIIQQ")
 
 
 class ModuleFindings(msgspec.Struct):
@@ -82,16 +84,21 @@ class SearchInterrupted(Exception):
 
 
 class CachedModule(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """The instruction names found in a file, valid as long as the file is unchanged."""
+    """What was found in a file, valid as long as the file is unchanged."""
 
     size: int
     modified: int  # nanoseconds
     inode: int
-    names: list[str]
+    names: list[str]  # of instructions
+    go: str | None = None  # release of Go that built it, else empty; None: an older reprokit did not look
 
     def matches(self, status: os.stat_result) -> bool:
-        """Return whether the file is unchanged since it was scanned."""
-        return (self.size, self.modified, self.inode) == (status.st_size, status.st_mtime_ns, status.st_ino)
+        """Return whether the file is unchanged since it was scanned, for all that is looked for today."""
+        is_same = (self.size, self.modified, self.inode) == (status.st_size, status.st_mtime_ns, status.st_ino)
+        return is_same and self.go is not None
+
+
+NOTHING = CachedModule(0, 0, 0, [], "")
 
 
 def collect(
@@ -107,10 +114,10 @@ def collect(
 
     With a calendar only threads that Python does not know are among the readers of the clock.
     """
-    lines = set(rundir.beginning(run / rundir.MODULES, MAX_LIST).split(b"\n"))
+    lines = _lines(run)
     refused = [uncovered for keyword, uncovered in WORDS.items() if keyword in lines]
     findings = ModuleFindings(list(refused), refused)
-    paths = _module_files(lines)
+    paths = sorted({*_module_files(lines), *_programs(run)})
     findings.noted.extend(_clock_readers(lines, code_directory, " in threads of its own" if calendar else ""))
     findings.noted.extend(() if run.parent.name == rundir.HOSTS else _remote_launchers(paths))
     if is_supervised and UNSUPERVISED in lines:
@@ -123,26 +130,56 @@ def collect(
     ignored_libraries = COVERED if include_crypto else COVERED + CRYPTOGRAPHIC
     cache = _read_cache()
     cache_before = dict(cache)
+    releases = _go_releases(lines)
     for path in paths:
         try:
-            names = _instruction_names(path, cache, interrupted)
+            module = _scanned(path, cache, interrupted)
         except SearchInterrupted:
             findings.interrupted = True
             break
-        if names and not _matches_library(path, ignored_libraries):
-            findings.uncovered.append(_uncovered(path, names))
+        if module.go:
+            releases[path] = module.go
+        if module.names and not _matches_library(path, ignored_libraries):
+            findings.uncovered.append(_uncovered(path, module.names))
+    if ticks := go_programs.uncovered(releases):
+        findings.noted.append(ticks)
+        findings.uncovered.append(ticks)
     if cache != cache_before:
         _write_cache(cache)
     return findings
 
 
+def _programs(run: Path) -> set[str]:
+    """Return the programs that left entropy files: Go's list no modules as they end, also with the shim."""
+    with suppress(RunError):
+        return {program for program in entropy.programs(run / rundir.ENTROPY) if program.startswith("/")}
+    return set()
+
+
 def loaded(run: Path) -> list[str]:
     """Return the files of all programs and libraries that processes of the run executed or loaded."""
-    return _module_files(set(rundir.beginning(run / rundir.MODULES, MAX_LIST).split(b"\n")))
+    return _module_files(_lines(run))
+
+
+def _lines(run: Path) -> set[bytes]:
+    return set(rundir.beginning(run / rundir.MODULES, MAX_LIST).split(b"\n"))
+
+
+def _go_releases(lines: set[bytes]) -> dict[str, str]:
+    """Return the releases of Go that built the programs that the supervisor has seen, by path."""
+    matches = filter(None, map(GO.fullmatch, lines))
+    return {
+        path: (match[1] or go_programs.UNKNOWN.encode()).decode() for match in matches for path in _files({match[2]})
+    }
 
 
 def _module_files(lines: set[bytes]) -> list[str]:
-    """Return each module's file once: the loader lists them by links, and the kernel escapes line feeds."""
+    """Return the file of each module, Go programs included."""
+    return _files({match[2] if (match := GO.fullmatch(line)) else line for line in lines})
+
+
+def _files(lines: set[bytes]) -> list[str]:
+    """Return each file once: the loader lists them by links, and the kernel escapes line feeds."""
     unescaped = (
         _ESCAPED.sub(lambda match: bytes([int(match[1], 8) & 255]), line) for line in lines if line[:1] == b"/"
     )
@@ -160,7 +197,7 @@ def _remote_launchers(paths: list[str]) -> Iterator[Uncovered]:
 
 def _clock_readers(lines: set[bytes], code_directory: Path, where: str) -> Iterator[Uncovered]:
     """Yield the native code that read the clock unrecorded, if it may have seeded itself from it."""
-    readers = _module_files({line.removeprefix(CLOCK) for line in lines if line.startswith(CLOCK)})
+    readers = _files({line.removeprefix(CLOCK) for line in lines if line.startswith(CLOCK)})
     for path in readers:
         is_own = path.startswith(f"{os.path.realpath(code_directory)}/") and not INSTALLED.search(path)
         if _matches_library(path, POLARS):
@@ -186,33 +223,31 @@ def _uncovered(path: str, names: list[str]) -> Uncovered:
     return Uncovered(source="instructions", text=text, module=path)
 
 
-def _instruction_names(path: str, cache: dict[str, CachedModule], interrupted: Callable[[], bool]) -> list[str]:
-    """Return the names of the entropy instructions in a module, from the cache if the file is unchanged."""
-    with suppress(OSError, ValueError, struct.error):
+def _scanned(path: str, cache: dict[str, CachedModule], interrupted: Callable[[], bool]) -> CachedModule:
+    """Return what a module holds, from the cache if the file is unchanged."""
+    with suppress(OSError, ValueError):
         status = os.stat(path)
         entry = cache.get(path)
         if entry is not None and entry.matches(status):
-            return entry.names
+            return entry
         with open(path, "rb", opener=rundir.open_regular) as file:
             status = os.fstat(file.fileno())
-            if stat.S_ISREG(status.st_mode):
-                names = sorted(_scan(file, interrupted))
-                cache[path] = CachedModule(status.st_size, status.st_mtime_ns, status.st_ino, names)
-                return names
-    return []
+            head = elf.header(file) if stat.S_ISREG(status.st_mode) else None
+            if head is not None:
+                names, go = sorted(_instruction_names(file, head, interrupted)), go_programs.release(file, head)
+                cache[path] = CachedModule(status.st_size, status.st_mtime_ns, status.st_ino, names, go)
+                return cache[path]
+    return NOTHING
 
 
-def _scan(file: BinaryIO, interrupted: Callable[[], bool]) -> set[str]:
-    """Return the names of the entropy instructions in a 64-bit ELF file; none for any other file."""
+def _instruction_names(file: BinaryIO, head: elf.ElfHeader, interrupted: Callable[[], bool]) -> set[str]:
+    """Return the names of the entropy instructions in a file; none for processors that have none."""
     from reprokit.launch.machine_code import SCANNERS  # imported late: needed only for modules that are not cached
 
-    header = file.read(_ELF.size)
-    if len(header) < _ELF.size or header[:6] != b"\x7fELF\x02\x01":
-        return set()
-    scanner = SCANNERS.get(_ELF.unpack(header)[2])
+    scanner = SCANNERS.get(head.machine)
     names: set[str] = set()
     remaining = MAX_CODE
-    for start, size in _code_ranges(file, _ELF.unpack(header)) if scanner else ():
+    for start, size in _code_ranges(file, head) if scanner else ():
         for code, begin, end in _blocks(file, start, min(size, remaining)):
             if interrupted():
                 raise SearchInterrupted
@@ -221,26 +256,20 @@ def _scan(file: BinaryIO, interrupted: Callable[[], bool]) -> set[str]:
     return names
 
 
-def _code_ranges(file: BinaryIO, header: tuple[int, ...]) -> list[tuple[int, int]]:
+def _code_ranges(file: BinaryIO, head: elf.ElfHeader) -> list[tuple[int, int]]:
     """Return offset and size of executable sections; of executable segments if there are no such sections."""
-    segments, sections, (segment_count, section_count) = header[5], header[6], (header[10], header[12])
     ranges = [
-        (offset, size)
-        for _, kind, flags, _, offset, size, *_ in _table_entries(file, sections, section_count, _SECTION)
-        if flags & 4 and kind != 8  # SHF_EXECINSTR, SHT_NOBITS
+        (section.offset, section.size)
+        for section in elf.sections(file, head)
+        if section.flags & 4 and section.kind != 8  # SHF_EXECINSTR, SHT_NOBITS
     ]
     ranges = ranges or [
-        (offset, size)
-        for kind, flags, offset, _, _, size, *_ in _table_entries(file, segments, segment_count, _SEGMENT)
-        if kind == 1 and flags & 1  # PT_LOAD, PF_X
+        (segment.offset, segment.size)
+        for segment in elf.segments(file, head)
+        if segment.kind == elf.LOADED and segment.flags & 1  # PF_X
     ]
     end = os.fstat(file.fileno()).st_size
     return [(offset, min(size, end - offset)) for offset, size in ranges if offset < end]
-
-
-def _table_entries(file: BinaryIO, offset: int, count: int, entry: struct.Struct) -> Iterator[tuple[int, ...]]:
-    data = os.pread(file.fileno(), min(count, MAX_HEADERS) * entry.size, offset) if 0 < offset < 1 << 62 else b""
-    yield from entry.iter_unpack(data[: len(data) // entry.size * entry.size])
 
 
 def _blocks(file: BinaryIO, start: int, size: int) -> Iterator[tuple[bytes, int, int]]:

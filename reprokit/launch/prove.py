@@ -260,9 +260,11 @@ def in_words(proof: Proof) -> str:
     if proof.problem and not proof.requests:
         return f"there is none: {proof.problem}"
     unrecorded = proof.requests - proof.accounted
-    summary = (
-        f"{unrecorded} of {proof.requests} requests were not recorded: {'; '.join(proof.unaccounted)}"
-        if unrecorded
-        else f"{proof.requests} requests to the kernel, all accounted for (glibc's own for its heap left aside)"
-    )
+    if unrecorded:
+        summary = f"{unrecorded} of {proof.requests} requests were not recorded: {'; '.join(proof.unaccounted)}"
+    else:
+        every = "" if proof.without_requests else "all "
+        summary = f"{proof.requests} requests to the kernel, {every}accounted for (glibc's own for its heap left aside)"
+    if proof.without_requests:
+        summary += f"; not accounted for is what needs no request: {'; '.join(proof.without_requests)}"
     return f"{summary}; {proof.problem}" if proof.problem else summary

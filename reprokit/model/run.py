@@ -110,6 +110,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     requests: int  # to the kernel, by every process of the run
     accounted: int  # requests made or answered by shim and supervisor
     unaccounted: list[str] = []  # one line for each other request
+    without_requests: list[str] = []  # sources that need no request, and were not recorded
     problem: str = ""  # why the proof is missing or incomplete
 
 

@@ -60,7 +60,7 @@ class Uncovered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """A source of entropy seen in a run that nothing recorded; `text` is for people."""
 
     source: Literal[
-        "command", "program", "out-of-reach", "instructions", "vdso", "cpuid", "clock", "calendar", "memory"
+        "command", "program", "out-of-reach", "instructions", "vdso", "cpuid", "clock", "calendar", "memory", "ticks"
     ]
     text: str
     option: str = ""  # command-line option that could not be obeyed

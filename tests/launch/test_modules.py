@@ -11,11 +11,12 @@ import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 
-from reprokit.launch import machine_code, modules
+from reprokit.launch import elf as elf_tables
+from reprokit.launch import go_programs, machine_code, modules
 from reprokit.model.states import Uncovered
 from tests.support import Reprokit, python
 
@@ -62,6 +63,11 @@ def library(tmp_path: Path) -> Callable[..., Path]:
 def collect(tmp_path: Path, *lines: str | Path, include_crypto: bool = False) -> modules.ModuleFindings:
     (tmp_path / "modules.paths").write_bytes(b"".join(os.fsencode(line) + b"\n" for line in lines))
     return modules.collect(tmp_path, tmp_path, include_crypto, lambda: False)
+
+
+def names_in(file: BinaryIO) -> set[str]:
+    head = elf_tables.header(file)
+    return set() if head is None else modules._instruction_names(file, head, lambda: False)
 
 
 # ---- what is an instruction ---------------------------------------------------------------------------------------
@@ -134,7 +140,7 @@ def test_an_instruction_across_two_blocks_is_found_once(tmp_path: Path, monkeypa
     for block in range(290, 310):
         monkeypatch.setattr(modules, "BLOCK", block)
         with open(path, "rb") as file:
-            assert modules._scan(file, lambda: False) == {"RDRAND"}
+            assert names_in(file) == {"RDRAND"}
 
 
 def test_damaged_modules_hold_nothing(tmp_path: Path) -> None:
@@ -144,13 +150,75 @@ def test_damaged_modules_hold_nothing(tmp_path: Path) -> None:
         for value in (0, 0x7F, 0xFF):
             path.write_bytes(good[:position] + bytes([value]) * 4 + good[position + 4 :])
             with open(path, "rb") as file:
-                modules._scan(file, lambda: False)
+                names_in(file)
     for size in range(0, len(good), 7):
         path.write_bytes(good[:size])
         with open(path, "rb") as file:
-            modules._scan(file, lambda: False)
+            names_in(file)
     lines = (tmp_path, "/no/such/module", "/dev/zero", path, "relative", "/a\\012b", "/\\999")
     assert collect(tmp_path, *lines) == modules.ModuleFindings()
+
+
+# ---- programs in Go -----------------------------------------------------------------------------------------------
+
+
+def go_program(facts: bytes, address: int = 0x500000) -> bytes:
+    """An ELF file with one writable segment, of what Go's linker puts first into it."""
+    data = facts.ljust(256, b"\0")
+    head = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 2, 62, 1, 0, 64, 0, 0, 64, 56, 1, 64, 0, 0)
+    return head + struct.pack("<IIQQQQQQ", 1, 6, 120, address, 0, len(data), len(data), 4096) + data
+
+
+MAGIC = b"\xff Go buildinf:"
+IN_PLACE = MAGIC + b"\x08\x02" + bytes(16)
+# Go before 1.18: addresses of two texts, each of which is an address and a length.
+POINTERS = MAGIC + b"\x08\x00" + struct.pack("<QQQQ", 0x500020, 0, 0x500030, 9)
+RELEASES = {
+    "1.19.8": IN_PLACE + b"\x08go1.19.8" + b"\x00",
+    "1.21": IN_PLACE + b"\x06go1.21",
+    "1.20": IN_PLACE + b"\x1cdevel go1.20-4f5d3c8 Mon Jan",
+    "1.17.13": POINTERS + b"go1.17.13",
+    "?": IN_PLACE + b"\x05devel",
+}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_go_program_whose_seeds_do_not_repeat_is_named(release: str, tmp_path: Path) -> None:
+    path = tmp_path / "program"
+    path.write_bytes(go_program(RELEASES[release]))
+    findings = collect(tmp_path, path)
+    (source,) = findings.uncovered
+    named = "Go, of no known release" if release == "?" else f"Go {release}"
+    assert (source.source, source.module, findings.noted) == ("ticks", str(path), [source])
+    assert source.text.startswith(f"{path} ({named}): before 1.22, Go's runtime seeds the order of maps, ")
+    assert source.text.endswith("; build with Go 1.22 or newer")
+
+
+@pytest.mark.parametrize("facts", [IN_PLACE + b"\x06go1.22", IN_PLACE + b"\x0ago1.27.3 X:nogreenteagc", b"none"])
+def test_other_programs_are_not(facts: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "program"
+    path.write_bytes(go_program(facts))
+    assert collect(tmp_path, path) == modules.ModuleFindings()
+
+
+def test_what_the_supervisor_has_seen_of_a_program_counts_once_it_is_gone(tmp_path: Path) -> None:
+    gone = ["go1.19.8 /tmp/go-build1/exe/old", "go1.22.1 /tmp/go-build1/exe/new", "go /tmp/go-build2/exe/any"]
+    (source,) = collect(tmp_path, *gone).uncovered
+    assert source.text.startswith(
+        "/tmp/go-build1/exe/old (Go 1.19.8), /tmp/go-build2/exe/any (Go, of no known release):"
+    )
+    assert modules.loaded(tmp_path) == [f"/tmp/go-build{place}" for place in ("1/exe/new", "1/exe/old", "2/exe/any")]
+
+
+def test_damaged_facts_of_go_are_none(tmp_path: Path) -> None:
+    good = go_program(RELEASES["1.17.13"])
+    path = tmp_path / "program"
+    for position in range(len(good)):
+        for damage in (b"\0\0\0\0", b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f"):
+            path.write_bytes(good[:position] + damage + good[position + 4 :])
+            with open(path, "rb") as file:
+                head = elf_tables.header(file)
+                assert head is None or len(go_programs.release(file, head)) < 12
 
 
 # ---- the cache, the list ------------------------------------------------------------------------------------------
@@ -164,13 +232,13 @@ def test_a_module_is_looked_through_once(
     first = collect(tmp_path, path)
     assert (cache.stat().st_mode & 0o777, cache.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     scanned: list[str] = []
-    scan = modules._scan
+    scan = modules._instruction_names
 
-    def scan_and_tell(file: BinaryIO, interrupted: Callable[[], bool]) -> set[str]:
+    def scan_and_tell(file: BinaryIO, *arguments: Any) -> set[str]:
         scanned.append(file.name)
-        return scan(file, interrupted)
+        return scan(file, *arguments)
 
-    monkeypatch.setattr(modules, "_scan", scan_and_tell)
+    monkeypatch.setattr(modules, "_instruction_names", scan_and_tell)
     assert collect(tmp_path, path) == first
     assert scanned == []
     library(PLAIN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -180,6 +181,53 @@ def test_a_go_program(reprokit: Reprokit) -> None:
     again = reprokit.run("replay", "fresh")
     assert set(fresh.stdout.split()).isdisjoint(again.stdout.split())
     assert [done.stderr.count("warning: program: Go's crypto/rand") for done in (fresh, again)] == [1, 1]
+
+
+ORDERED_BY_CHANCE = """
+package main
+
+import (
+	"fmt"
+	"hash/maphash"
+)
+
+func main() {
+	table := map[int]int{}
+	for i := 0; i < 50; i++ {
+		table[i] = i
+	}
+	for key := range table {
+		fmt.Print(key, " ")
+	}
+	var hash maphash.Hash
+	fmt.Println(hash.Sum64())
+}
+"""
+TOOLCHAINS = sorted(
+    {place for path in (None, str(Path(sys.executable).parent)) if (place := shutil.which("go", path=path))}
+)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not TOOLCHAINS, reason="there is no Go toolchain for this platform")
+@pytest.mark.parametrize("go", TOOLCHAINS)
+def test_a_go_program_that_seeds_itself_from_ticks_is_named(reprokit: Reprokit, go: str) -> None:
+    (reprokit.directory / "main.go").write_text(ORDERED_BY_CHANCE)
+    environment = {**os.environ, "GOCACHE": str(reprokit.directory / "cache"), "GO111MODULE": "off"}
+    subprocess.run([go, "build", "-o", "program", "main.go"], cwd=reprokit.directory, env=environment, check=True)
+    told = subprocess.run([go, "version"], env=environment, capture_output=True, text=True, check=True).stdout
+    major, minor = map(int, re.findall(r"go(\d+)\.(\d+)", told)[0])
+    repeats = (major, minor) >= (1, 22)
+    prove = ["--prove"] if shutil.which("strace") else []
+    done = reprokit.run("record", *prove, "-o", "recorded", "--", "sh", "-c", "./program > order; rm program")
+    assert done.returncode == 0, done.stderr
+    facts = reprokit.facts("recorded")
+    sources = [(source["source"], source["module"]) for source in facts["uncovered"]]
+    assert sources == ([] if repeats else [("ticks", str(reprokit.directory / "program"))])
+    assert ("from the processor's ticks, which do not repeat" in done.stderr) == (not repeats)
+    if prove:
+        assert ("all accounted for" in done.stderr) == repeats
+        assert len(facts["proof"]["without_requests"]) == (not repeats)
 
 
 @pytest.mark.parametrize("options", rest_slow([[], ["-C", "target-feature=+crt-static"]]), ids=["dynamic", "static"])

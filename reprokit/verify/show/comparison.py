@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from reprokit.verify.compare.runs import Comparison
 
 CAUSAL = ("entropy", "environment", "command", "seeds")  # categories of causes
-RACING = ("clock", "calendar", "memory")  # sources of a run itself that can be causes
+RACING = ("clock", "calendar", "memory", "ticks")  # sources of a run itself that can be causes
 CAUSES = 6  # likely causes of a difference that are listed
 FACTS = 4  # facts of the environment named in the short table
 TELLING = ("weights at the end of model", "replay fidelity")  # prefixes of leaves that users look for in a category
