@@ -16,6 +16,7 @@ import pytest
 
 from reprokit import names, rundir
 from reprokit.difference import Difference, Verdict
+from reprokit.model.states import Uncovered
 from reprokit.verify.compare.environment import RULES, rule_for
 from reprokit.verify.compare.runs import Comparison, compare
 from tests.support import Reprokit, python, training_text
@@ -174,8 +175,9 @@ def test_files_that_nobody_read_come_last_of_the_likely_causes(reprokit: Reproki
             (reprokit.directory / name).write_text(run)
         record(reprokit, run)
     done = reprokit.run("verify", "a", "b")
-    causes = [line.split()[3] for line in done.stdout.splitlines() if line.startswith("likely cause")]
-    assert causes == ["data.rows/*:", "git.untracked.other-1:", "git.untracked.other-2:"]
+    causes = [line for line in done.stdout.splitlines() if line.startswith("likely cause")]
+    assert [line.split()[3] for line in causes] == ["data.rows/*:", "git.untracked.other-1:"]
+    assert causes[1].endswith(" (and 1 more: git.untracked.other-2)")
 
 
 def test_nothing_that_a_checkout_names_is_executed(reprokit: Reprokit) -> None:
@@ -375,6 +377,25 @@ def test_likely_causes_are_named_of_runs_that_differ_only(
         run.path = run.path.with_name(f"{run.path.name}-2")
     named = list(causes(compared(pair)))
     assert [one.partition(":")[0] for one in named] == ["code.train.py", "cpu.model"]
+
+
+def test_many_causes_of_a_kind_are_one_line_each(
+    pair: tuple[Building, Building], compared: Callable[..., Comparison]
+) -> None:
+    from reprokit.verify.show.comparison import causes
+
+    next(line for line in pair[1].lines if line["k"] == "loss")["value"] = float32(9.0)
+    pair[1].environment["code"] = {f"module{number}.py": "sha256:1" for number in range(22)}
+    for number in range(22):
+        text = (
+            f"Array at train.py:{number}: memory that processes share; what depends on who comes first may not repeat"
+        )
+        pair[1].run.uncovered.append(Uncovered(source="memory", text=text))
+        pair[0].run.uncovered.append(Uncovered(source="clock", text=f"native code reads the clock (lib{number}.so)"))
+    named = list(causes(compared(pair)))
+    assert [one.partition(" ")[0] for one in named] == ["code.module0.py:", "native", "Array"]
+    assert named[0].endswith("(and 21 more: code.module1.py, code.module10.py, code.module11.py and 18 more)")
+    assert named[2].endswith("may not repeat (and 21 more)")
 
 
 READERS = {

@@ -8,13 +8,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reprokit.artifacts.descriptions import histogram
 from reprokit.difference import Difference, Role, Verdict, overall
-from reprokit.printable import bounded, cut
+from reprokit.printable import bounded, cut, listed
 from reprokit.screen import Cells, print_rows
 from reprokit.verify.compare.runs import LEVELS, Level
 from reprokit.verify.compare.series_leaves import KINDS
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
 
 CAUSAL = ("entropy", "environment", "command", "seeds")  # categories of causes
 RACING = ("clock", "calendar", "memory", "ticks")  # sources of a run itself that can be causes
-CAUSES = 6  # likely causes of a difference that are listed
+CAUSES = 6  # kinds of likely causes of a difference that are listed
+FURTHER = 3  # names of further causes of a kind
 FACTS = 4  # facts of the environment named in the short table
 TELLING = ("weights at the end of model", "replay fidelity")  # prefixes of leaves that users look for in a category
 VALUE = 60  # characters of a value
@@ -59,16 +59,35 @@ class TableRow:
 
 
 def causes(comparison: Comparison) -> Iterator[str]:
-    """Yield what in the surroundings of two differing runs can be the cause, the likeliest first."""
+    """Yield a line for each kind of what can be the cause around two differing runs, the likeliest first."""
     if not comparison.verdict.differs:
         return
     categories = {category.name: category for category in comparison.tree.children}
-    leaves = chain.from_iterable(categories[name].leaves() for name in CAUSAL if name in categories)
-    possible_causes = (leaf for leaf in leaves if leaf.can_change_results)
-    yield from bounded(possible_causes, CAUSES, line=lambda leaf: shortened(_fact_words(leaf)))
+    nodes = (node for name in CAUSAL if name in categories for node in _kinds_of_facts(categories[name]))
+    facts = ([leaf for leaf in node.leaves() if leaf.can_change_results] for node in nodes)
+    yield from bounded(filter(None, facts), CAUSES, " kinds", _first_fact)
     runs = comparison.left.run, comparison.right.run
-    sources = (source for run in runs for source in run.uncovered if source.source in RACING)
-    yield from dict.fromkeys(source.text for source in sources)
+    for kind in RACING:
+        texts = dict.fromkeys(source.text for run in runs for source in run.uncovered if source.source == kind)
+        yield from (f"{text}{_further(list(texts)[1:])}" for text in list(texts)[:1])
+
+
+def _kinds_of_facts(category: Difference) -> tuple[Difference, ...]:
+    """Return the groups of a category whose facts are of one kind; the category itself where it has none."""
+    return category.children if any(child.judged is None for child in category.children) else (category,)
+
+
+def _first_fact(leaves: list[Difference]) -> str:
+    """Describe the first fact of a kind, and name further ones."""
+    return shortened(_fact_words(leaves[0])) + _further([leaf.name for leaf in leaves[1:]])
+
+
+def _further(names: list[str]) -> str:
+    """Return how many more there are, with the first names where these are short."""
+    if not names:
+        return ""
+    listed_names = listed([cut(name, VALUE) for name in names], FURTHER)
+    return f" (and {len(names)} more: {listed_names})" if max(map(len, names)) <= VALUE else f" (and {len(names)} more)"
 
 
 def rows(comparison: Comparison, *, every_leaf: bool) -> Iterator[TableRow]:
