@@ -60,10 +60,15 @@ def between(first: RunDirectory, second: RunDirectory) -> list[str]:
     return [shown(path, second.run.working_directory) for path in sorted(shared) if not is_fresh(path, second)]
 
 
+def handed_on(left: RunDirectory, right: RunDirectory) -> list[str]:
+    """Return what one of two runs, whichever was later, read that the other had written before."""
+    is_later = left.run.replay_of is not None or left.run.started > right.run.started
+    return between(right, left) if is_later else between(left, right)
+
+
 def sentences(left: RunDirectory, right: RunDirectory) -> Iterator[str]:
     """Yield what must be said where one of two runs went on from what the other left behind."""
-    is_later = left.run.replay_of is not None or left.run.started > right.run.started
-    shared = between(right, left) if is_later else between(left, right)
+    shared = handed_on(left, right)
     if shared:
         yield (
             f"a run read files that the other writes, before it wrote them itself ({listed(shared, SHOWN)}): if the"

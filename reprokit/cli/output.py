@@ -62,12 +62,17 @@ def write_whole(path: Path, text: str) -> None:
         rundir.write_whole(path, text.encode("utf-8", "backslashreplace"), mode=0o666)
 
 
+def says_next() -> bool:
+    """Return whether a next command is printed: not with --quiet, nor beside a JSON document."""
+    context = click.get_current_context(silent=True)
+    return context is not None and not (context.params.get("as_json") or context.meta.get(options.QUIET))
+
+
 def say_next(*words: str) -> None:
     """Print the usual next command, unless --quiet or a JSON document was asked for."""
     from reprokit.launch.messages import say
 
-    context = click.get_current_context(silent=True)
-    if context is not None and not (context.params.get("as_json") or context.meta.get(options.QUIET)):
+    if says_next():
         say(f"next: {shlex.join(words)}")
 
 

@@ -10,9 +10,9 @@ import click
 from msgspec import to_builtins
 
 from reprokit import run_home
-from reprokit.cli import ignores, options, tolerances
+from reprokit.cli import ignores, next_steps, options, tolerances
 from reprokit.cli.ignores import IgnoreRequest
-from reprokit.cli.output import present, print_json, say_next
+from reprokit.cli.output import present, print_json, say_next, says_next
 from reprokit.cli.streams import ending_with
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, NothingComparable, UsageError
 from reprokit.launch.rundirectory import shown
@@ -22,7 +22,6 @@ from reprokit.tolerance import QUANTITIES, Tolerances
 
 if TYPE_CHECKING:
     from reprokit.verify.compare.ranks import RankAgreement
-    from reprokit.verify.compare.runs import Comparison
     from reprokit.verify.ignores import Ignores
 
 
@@ -99,18 +98,8 @@ def command(
     text = partial(print_comparison, every_leaf=every_leaf)
     with ending_with(EXIT_DIFFERENT if comparison.verdict.differs else EXIT_IDENTICAL):
         present(comparison, as_json=as_json, document=document, text=text)
-        _say_next(comparison, pair, as_json=as_json)
-
-
-def _say_next(comparison: Comparison, pair: tuple[Path, Path], *, as_json: bool) -> None:
-    from reprokit.questions.locate import is_locatable
-
-    if not comparison.verdict.differs:
-        say_next("reprokit", "report", *map(shown, pair), "-o", "report.html")
-    elif not as_json and is_locatable(comparison.left, comparison.right):
-        say_next("reprokit", "locate", *map(shown, pair))
-    else:
-        say_next("reprokit", "profile", "--", *comparison.left.run.command)
+        if says_next():
+            say_next(*next_steps.words(comparison, list(map(shown, pair))))
 
 
 def _suggest(runs: tuple[Path, Path, Path], rules: Ignores, *, as_json: bool) -> None:

@@ -38,12 +38,16 @@ def origin(left: RunFile, right: RunFile) -> Difference:
     return information("random profile", *profiles, "two recordings, each with entropy of its own")
 
 
+def is_separate(left: RunDirectory, right: RunDirectory) -> bool:
+    """Return whether each run had entropy of its own."""
+    is_keyed = left.run.keyed and left.run.key == right.run.key
+    return origin(left.run, right.run).verdict is Verdict.INFORMATION and not is_keyed
+
+
 def advice(left: RunDirectory, right: RunDirectory) -> str:
     """Return what to compare instead of two runs with separate entropy; empty if they share it."""
     origins = [run.run.replay_of for run in (left, right)]
-    if origin(left.run, right.run).verdict is not Verdict.INFORMATION or (
-        left.run.keyed and left.run.key == right.run.key
-    ):
+    if not is_separate(left, right):
         return ""
     if origins[0] is None:
         commands = f"reprokit replay {_quoted(left.path)}, then reprokit verify {_quoted(left.path)} last"
