@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from tests.support import Reprokit
+from tests.support import Reprokit, python
 
 TRAININGS = Path(__file__).parent / "trainings"
 SEEDED = """
@@ -72,6 +73,16 @@ def test_polars(reprokit: Reprokit) -> None:
     assert "polars seeds" not in recorded.stderr
     for number in range(2):
         assert reprokit.run("replay", "recorded", "-o", f"replayed{number}").stdout == recorded.stdout != ""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(None in map(find_spec, ("polars", "catboost")), reason="polars or catboost is not installed")
+def test_polars_that_only_another_library_imports_is_not_mentioned(reprokit: Reprokit) -> None:
+    fit = "catboost.CatBoostRegressor(iterations=3, verbose=0).fit(numpy.eye(20), numpy.arange(20.0))"
+    recorded = reprokit.run("record", "-o", "run", "--", *python(f"import catboost, numpy; {fit}"))
+    assert recorded.returncode == 0
+    assert "polars" in json.loads((reprokit.directory / "run" / "environment.json").read_text())["imported"]
+    assert "polars" not in recorded.stderr
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Agent", "on_thread"]
 
 MAX_WARNINGS = 100
+MADE = "optimizers/"  # and a framework: a kind of object that is counted
 # What is recorded of a training: nothing if it is only captured. In a replay, orders are replayed instead.
 TRAINING, ORDERS = "training", "orders"
 KEPT = frozenset([TRAINING, ORDERS])
@@ -54,7 +55,7 @@ class ForkState:
     def __init__(self, generation: int = 0) -> None:
         self.generation = generation  # tells the state of a child from its parent's
         self.counters: dict[str, int] = {}
-        self.warned: set[str] = set()
+        self.warned: set[tuple[str, str]] = set()  # codes and paths, or texts
         self.finished = False
 
 
@@ -134,13 +135,14 @@ class Agent:
         where = getattr(function, "__qualname__", repr(function))
         self.warn(f"{where}: {type(error).__name__}: {error}")
 
-    def warn(self, text: str) -> None:
-        """Write a warning, each text once."""
+    def warn(self, text: str, code: str = "", path: str = "") -> None:
+        """Write a warning: each text once, or each path once of a code, which says what is warned of."""
         try:
-            warned = self._process.warned
-            if text not in warned and len(warned) < MAX_WARNINGS:
-                warned.add(text)
-                self.journal.write("warning", {"text": text[:2000]})
+            warned, about = self._process.warned, (code, path if code else text)
+            if about not in warned and len(warned) < MAX_WARNINGS:
+                warned.add(about)
+                kind = {"code": code, "path": path[:2000]} if code else {}
+                self.journal.write("warning", {"text": text[:2000], **kind})
         except Exception as error:  # nothing left to report it to
             pass_on(error)
 
@@ -155,6 +157,15 @@ class Agent:
         """Return the next name, as model#0; threads count separately, as their order does not repeat."""
         kind = on_thread(kind)
         return f"{kind}#{self.number(kind)}"
+
+    def made_optimizer(self, framework: str) -> None:
+        """Count an optimizer that the script made: with it, a training without a step is known to have done nothing."""
+        self.number(f"{MADE}{framework}")
+
+    def _write_made(self) -> None:
+        for kind, count in self._process.counters.items():
+            if kind.startswith(MADE):
+                self.journal.write("optimizers", {"name": kind[len(MADE) :], "made": count})
 
     def framework(self, name: str, module: ModuleType) -> None:
         """Write the version of a framework."""
@@ -211,6 +222,7 @@ class Agent:
         for adapter in list(self._adapters.values()):
             self.attempt(adapter.finish)
         self._finish_logs("evaluation")
+        self.attempt(self._write_made)
         if not takes_tasks():
             self.attempt(self._computed_with)
             for adapter in list(self._adapters.values()):

@@ -177,9 +177,7 @@ NO_ORDERS = flag(
 NO_CALENDAR = flag(
     "--no-calendar", "Do not record the time of day, which a replay tells again.", "calendar", negated=True
 )
-CLOCK = flag(
-    "--clock", "Also replace process ids, and record the clock of all native threads, as both may be seeds."
-)
+CLOCK = flag("--clock", "Also replace process ids, and record the clock of all native threads, as both may be seeds.")
 PATCH = click.option(
     "--patch",
     "patches",

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from reprokit import rundir
+from reprokit.model.agent_warning import AgentWarning, distinct
 from reprokit.model.run import CaptureUnavailable
 
 MAX_READ = 64 << 20  # bytes read of metrics.jsonl: processes start and frameworks are imported early
@@ -43,10 +44,12 @@ class AgentFacts(msgspec.Struct):
     pids: set[int] = msgspec.field(default_factory=set)  # of processes with an agent
     python: dict[str, str] | None = None
     frameworks: dict[str, str] = msgspec.field(default_factory=dict)
-    warnings: list[str] = msgspec.field(default_factory=list)
+    warnings: list[AgentWarning] = msgspec.field(default_factory=list)  # each thing that is warned of once
     path: list[str] = msgspec.field(default_factory=list)  # sys.path of the first process
     packages: set[str] = msgspec.field(default_factory=set)  # top-level names of imported modules
     modules: set[str] = msgspec.field(default_factory=set)  # imported files outside of packages
+    used: set[str] = msgspec.field(default_factory=set)  # packages that the script's own code names
+    unreported: set[str] = msgspec.field(default_factory=set)  # processes that began and have not reported their end
     imports_reported: bool = False  # whether the first process reported its imports at its end
     seeds: int = 0
     patches: list[PatchLine] = msgspec.field(default_factory=list)
@@ -56,6 +59,10 @@ class AgentFacts(msgspec.Struct):
     orders: Counter[str] = msgspec.field(
         default_factory=Counter
     )  # in a replay: number of turns by how they were replayed
+
+    def may_use(self, package: str) -> bool:
+        """Return whether the script's own code names a package, or that is not known of all processes."""
+        return package in self.used or not self.loaded or bool(self.unreported)
 
 
 def read(run: Path) -> AgentFacts:
@@ -89,6 +96,7 @@ def _add_line(facts: AgentFacts, line: bytes) -> None:
     kind = value.get("k")
     if kind == "agent":
         facts.loaded = True
+        facts.unreported.add(str(value.get("p")))
         if type(value.get("pid")) is int:
             facts.pids.add(value["pid"])
         if facts.python is None:
@@ -99,7 +107,8 @@ def _add_line(facts: AgentFacts, line: bytes) -> None:
         facts.frameworks.setdefault(str(value.get("name")), str(value.get("version")))
     elif kind == "end":
         facts.imports_reported = facts.imports_reported or value.get("p") == "0"
-        for imports, key in ((facts.packages, "packages"), (facts.modules, "files")):
+        facts.unreported.discard(str(value.get("p")))
+        for imports, key in ((facts.packages, "packages"), (facts.modules, "files"), (facts.used, "used")):
             imports.update(_text_list(value, key)[: max(0, MAX_NAMES - len(imports))])
     elif kind == "seed":
         facts.seeds += 1
@@ -114,7 +123,8 @@ def _add_line(facts: AgentFacts, line: bytes) -> None:
     elif kind == "capture_unavailable":
         _count_unavailable(facts.captures_unavailable, value)
     elif kind == "warning" and len(facts.warnings) < MAX_WARNINGS:
-        facts.warnings.append(f"the agent: {value.get('text')}")
+        texts = (str(value.get(name, "")) for name in ("text", "code", "path"))
+        facts.warnings = distinct([*facts.warnings, AgentWarning(*texts)])
 
 
 def _count_unavailable(unavailable: Counter[CaptureUnavailable], line: dict[str, Any]) -> None:

@@ -130,6 +130,10 @@ class Finish:
 
     def _warn(self, text: str) -> None:
         self._run.warnings.append(text)
+        self._show(text)
+
+    def _show(self, text: str) -> None:
+        """Print a warning that the run directory holds elsewhere."""
         if (
             self._plan.capture is None or self._plan.capture.redo is None
         ):  # in a re-executed step the result file reports it
@@ -146,7 +150,7 @@ class Finish:
         run.shim = states.not_loaded(not_loaded) if not_loaded else states.LOADED
         if run.out_of_reach:
             run.uncovered.append(Uncovered(source="out-of-reach", text=run.out_of_reach_in_words))
-            self._warn(run.out_of_reach_in_words)
+            self._show(run.out_of_reach_in_words)
         for warning in (*entropy.gave_up(directory, counts), *entropy.withheld_runtimes(directory, counts)):
             self._warn(warning)
         if fresh := entropy.fresh_requests(directory):
@@ -211,7 +215,7 @@ class Finish:
         unavailable = facts.captures_unavailable.items()
         self._run.captures_unavailable = [msgspec.structs.replace(each, processes=count) for each, count in unavailable]
         for warning in facts.warnings:
-            self._warn(warning)
+            self._show(f"the agent: {warning.text}")
         if self._plan.mode == RUN and self._plan.capture is not None and not facts.loaded:
             self._warn("nothing was watched: no Python process of the run began the agent")
         if self._plan.replay_of is not None and facts.seeds:
@@ -304,6 +308,7 @@ class Finish:
             self._interrupted,
             is_supervised=is_supervised,
             calendar=self._run.calendar,
+            may_use=agent_lines.read(self._path).may_use,
         )
         self._run.uncovered.extend(module_findings.uncovered)
         for refusal in module_findings.refused:

@@ -109,16 +109,19 @@ def collect(
     *,
     is_supervised: bool = False,
     calendar: bool = False,
+    may_use: Callable[[str], bool] = lambda _package: True,
 ) -> ModuleFindings:
     """Scan every module that a process of the run loaded; `code_directory` holds the training's own code.
 
-    With a calendar only threads that Python does not know are among the readers of the clock.
+    With a calendar only threads that Python does not know are among the readers of the clock. `may_use` returns
+    whether the training's code may use a package, which others import as soon as it is installed.
     """
     lines = _lines(run)
     refused = [uncovered for keyword, uncovered in WORDS.items() if keyword in lines]
     findings = ModuleFindings(list(refused), refused)
     paths = sorted({*_module_files(lines), *_programs(run)})
-    findings.noted.extend(_clock_readers(lines, code_directory, " in threads of its own" if calendar else ""))
+    where = " in threads of its own" if calendar else ""
+    findings.noted.extend(_clock_readers(lines, code_directory, where, may_use))
     findings.noted.extend(() if run.parent.name == rundir.HOSTS else _remote_launchers(paths))
     if is_supervised and UNSUPERVISED in lines:
         text = (
@@ -195,12 +198,16 @@ def _remote_launchers(paths: list[str]) -> Iterator[Uncovered]:
             yield Uncovered(source="program", text=text, module=path)
 
 
-def _clock_readers(lines: set[bytes], code_directory: Path, where: str) -> Iterator[Uncovered]:
+def _clock_readers(
+    lines: set[bytes], code_directory: Path, where: str, may_use: Callable[[str], bool]
+) -> Iterator[Uncovered]:
     """Yield the native code that read the clock unrecorded, if it may have seeded itself from it."""
     readers = _files({line.removeprefix(CLOCK) for line in lines if line.startswith(CLOCK)})
     for path in readers:
         is_own = path.startswith(f"{os.path.realpath(code_directory)}/") and not INSTALLED.search(path)
         if _matches_library(path, POLARS):
+            if not may_use("polars"):
+                continue
             problem = f"polars seeds hash tables from the clock{where}: the order of groups and unique values may vary"
             text = f"{problem}; record with --clock --patch threads=1"
         elif is_own or _matches_library(path, CALLED_BY_SCRIPTS):

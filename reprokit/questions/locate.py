@@ -15,6 +15,7 @@ from reprokit import knowledge
 from reprokit.artifacts.files import diff
 from reprokit.errors import CannotWriteRun, NotReplayable, NotTheRun
 from reprokit.knowledge import Fact
+from reprokit.launch import agent_lines
 from reprokit.launch.interruption import Interruption
 from reprokit.model import divergence as divergence_file
 from reprokit.model.divergence import MAX_LISTED, LocatedCall, LocatedDivergence, OutputsDiffer, ProcessDivergence
@@ -180,7 +181,8 @@ class _LocateSearch:
         """Note what makes a replay a different training from its recording, and what it could not see."""
         run = replay.run.run
         self._notes.update(dict.fromkeys(f"changed since the recording: {change}" for change in replay.changes[:20]))
-        self._notes.update(dict.fromkeys(run.warnings[:MAX_LISTED]))
+        agent_warnings = (f"the agent: {warning.text}" for warning in agent_lines.read(replay.run.path).warnings)
+        self._notes.update(dict.fromkeys([*run.warnings[:MAX_LISTED], *agent_warnings]))
         if replay.launch_result.ended.exit_code != 0:
             self._notes[f"a replay did not end well: {replay.launch_result.ended.words}"] = None
 
@@ -314,8 +316,10 @@ def _logs(replay: AnsweredReplay) -> dict[str, ProcessLog]:
 
 
 def _no_log(replay: AnsweredReplay) -> str:
-    reasons = replay.run.run.warnings[-1:] or ["locate sees those of PyTorch from 2.0 on, TensorFlow and JAX"]
-    return f"no operator was logged in the replays: {reasons[0]}"
+    warnings = agent_lines.read(replay.run.path).warnings
+    reasons = [f"the agent: {warning.text}" for warning in warnings if warning.code == operator_logs.NOT_LOGGED]
+    reason = next(iter(reasons), "locate sees those of PyTorch from 2.0 on, TensorFlow and JAX")
+    return f"no operator was logged in the replays: {reason}"
 
 
 def _changes(replay: AnsweredReplay) -> str:

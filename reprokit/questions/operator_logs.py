@@ -16,6 +16,7 @@ from reprokit.errors import RunDamaged, reason
 from reprokit.rundir import ANSWERS, RunDirectory
 
 FORMAT = 1
+NOT_LOGGED = "operators-not-logged"  # code of the agent's warning that it logs none of a framework
 CALL = struct.Struct("<IIHHIQQ")
 NAMES, CALLS = ".names", ".calls"
 NO_OUTPUTS, DRAWS, UNREAD = 1, 2, 4  # flags of a call

@@ -20,6 +20,7 @@ import msgspec
 from reprokit import rundir
 from reprokit.difference import Difference, Side
 from reprokit.errors import NothingComparable, ReprokitError
+from reprokit.launch import agent_lines
 from reprokit.launch.interruption import WATCHED, Interrupted, Interruption
 from reprokit.launch.kernel import end_with_parent
 from reprokit.launch.launcher_process import LaunchResult, execute
@@ -234,6 +235,7 @@ def _notes(directory: RunDirectory) -> Iterator[str]:
     if agent is not None and not agent.is_loaded and agent.code != "not-observed":
         yield f"the agent was {agent.words}: metrics, weights and predictions are not known"
     yield from directory.run.warnings
+    yield from (f"the agent: {warning.text}" for warning in agent_lines.read(directory.path).warnings)
     yield from (uncovered.text for uncovered in directory.run.uncovered)
 
 

@@ -126,3 +126,33 @@ def test_workers_of_pools_tell_no_random_state(any_training: Training) -> None:
     assert (outcome.status, outcome.errors) == (0, "")
     assert {line["argument"] for line in outcome.of("seed") if line["p"] != "0"} == {str(part) for part in range(8)}
     assert {line["p"] for line in outcome.of("random_state")} == {"0"}
+
+
+USES = {
+    "module": "import frames",
+    "alias": "import frames.parts as parts",
+    "class": "from frames import Frame",
+    "value": "import frames\ntable = frames.Frame()\ndel frames",
+    "in a function": "def run():\n    import frames\nrun()",
+    "in a method": "class Model:\n    def fit(self):\n"
+    "        def inner():\n            import frames\n        inner()\nModel().fit()",
+    "own module": "import helpers",
+    "other package": "import other",
+    "text": "import other\nname = 'frames'",
+    "lazy": "import other\nclass Lazy:\n"
+    "    def __getattr__(self, name):\n        raise RuntimeError(name)\nlazy = Lazy()",
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_the_end_tells_what_the_script_s_own_code_names(any_training: Training, use: str) -> None:
+    any_training.write("site-packages/frames/__init__.py", "class Frame:\n    pass\n")
+    any_training.write("site-packages/frames/parts.py", "")
+    any_training.write("site-packages/other.py", "import frames\n")
+    any_training.write("helpers.py", "from frames import Frame\n")
+    outcome = any_training.run(USES[use], python_path=[any_training.directory / "site-packages"])
+    assert (outcome.status, outcome.errors) == (0, "")
+    end = outcome.one("end")
+    assert "frames" in end["packages"]
+    assert end["used"] == (["other"] if USES[use].startswith("import other") else ["frames"])
+    assert not outcome.of("warning")

@@ -13,10 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import msgspec
 import pytest
 
+from reprokit.launch import agent_lines, go_programs, machine_code, modules
 from reprokit.launch import elf as elf_tables
-from reprokit.launch import go_programs, machine_code, modules
 from reprokit.model.states import Uncovered
 from tests.support import Reprokit, python
 
@@ -278,6 +279,26 @@ def test_native_code_that_may_seed_itself_from_the_clock(tmp_path: Path) -> None
     assert [one.module for one in found.noted] == sorted(map(str, readers[:3]))
     assert found.uncovered == found.noted
     assert all("record with --clock" in one.text for one in found.noted)
+
+
+def reported(run: Path, *lines: dict[str, object]) -> Callable[[str], bool]:
+    (run / "metrics.jsonl").write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+    return agent_lines.read(run).may_use
+
+
+def test_polars_is_named_unless_the_agents_tell_that_the_script_does_not_use_it(tmp_path: Path) -> None:
+    polars = "/venv/lib/site-packages/_polars_runtime_32/_polars_runtime.abi3.so"
+    (tmp_path / "modules.paths").write_text(f"clock {polars}\n")
+    began: list[dict[str, object]] = [{"k": "agent", "p": "0"}, {"k": "agent", "p": "1"}]
+    ended: list[dict[str, object]] = [{"k": "end", "p": "0", "used": ["catboost"]}, {"k": "end", "p": "1"}]
+    used: dict[str, object] = {"k": "end", "p": "1", "used": ["polars"]}
+    cases = [[], began, [*began, ended[0]], [*began, ended[0], used]]
+    for lines in cases:
+        may_use = reported(tmp_path, *lines)
+        (found,) = modules.collect(tmp_path, tmp_path, False, lambda: False, may_use=may_use).noted
+        assert found.module == polars
+    may_use = reported(tmp_path, *began, *ended)
+    assert modules.collect(tmp_path, tmp_path, False, lambda: False, may_use=may_use).noted == []
 
 
 def test_what_starts_programs_on_other_hosts_is_named_where_nothing_is_recorded_there(tmp_path: Path) -> None:

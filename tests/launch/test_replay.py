@@ -127,12 +127,22 @@ def test_a_temporary_name_that_the_recording_still_has_is_said(reprokit: Reproki
     name = reprokit.run("record", "-o", "run", "--", *python(code)).stdout.strip()
     taken = reprokit.run("replay", "run")
     assert name != taken.stdout.strip()
-    assert "tempfile: a name was taken" in taken.stderr
+    assert taken.stderr.count("was there already") == 1
+    assert f"{name} was there already" in taken.stderr
     place = reprokit.directory / name
     place.rmdir() if place.is_dir() else place.unlink()
     free = reprokit.run("replay", "run")
     assert name == free.stdout.strip()
-    assert "was taken" not in free.stderr
+    assert "was there already" not in free.stderr
+
+
+def test_a_taken_temporary_name_that_the_script_never_sees_is_no_warning(reprokit: Reprokit) -> None:
+    code = "import os, tempfile; from multiprocessing import util; tempfile.tempdir = '.'; "
+    code += "print(os.path.basename(util.get_temp_dir()), flush=True); os._exit(0)"
+    left_behind = reprokit.run("record", "-o", "run", "--", *python(code)).stdout.strip()
+    replay = reprokit.run("replay", "run")
+    assert left_behind != replay.stdout.strip(), "its name was taken"
+    assert "was there already" not in replay.stderr
 
 
 def test_a_missing_working_directory_is_said(reprokit: Reprokit) -> None:

@@ -559,13 +559,21 @@ class TestExit:
         pair[1].add("warning", text="a metric was not kept")
         pair[0].add("warning", text="")
         pair[0].run.warnings = ["the disk was full"]
-        pair[1].run.warnings = 2 * ["the disk was full"] + ["the agent: a metric was not kept"]
+        pair[1].run.warnings = 2 * ["the disk was full"]
         notes = compared(pair).notes
         assert notes[0] == "of the left run, the disk was full", "an empty warning hides no other"
         assert notes[-2:] == (
             "of the right run, the disk was full",
             "the right run's agent warns: a metric was not kept",
         )
+
+    def test_what_agents_warn_of_is_said_once_by_code_and_path(self, pair: Pair, compared: Compare) -> None:
+        for run in pair:
+            for path in ("/tmp/a", "/tmp/b", "/tmp/a"):
+                run.add("warning", text=f"{path} was there already", code="temporary-name-taken", path=path)
+        pair[0].add("warning", text="/tmp/a was there, in other words", code="temporary-name-taken", path="/tmp/a")
+        warnings = [note for note in compared(pair).notes if "was there" in note]
+        assert warnings == [f"both runs' agents warn: /tmp/{name} was there already" for name in "ab"]
 
     def test_a_crashed_run_is_compared_with_a_note(self, pair: Pair, compared: Compare) -> None:
         pair[1].run.status, pair[1].run.exit_code = RUNNING, None

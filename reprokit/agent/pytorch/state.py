@@ -282,6 +282,7 @@ class TrainingRecords:
     def add(self, optimizer: Any) -> OptimizerRecord:
         """Create the record of a new optimizer, or of a copy, whose __init__ was not called."""
         record = self._optimizers[id(optimizer)] = OptimizerRecord(optimizer, self._agent.generation)
+        self._agent.made_optimizer("torch")
         tell(self._events.optimizer_made, OptimizerMade(record, optimizer))
         weakref.finalize(optimizer, self._agent.attempt, self._optimizer_deleted, id(optimizer), record).atexit = False
         return record

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 from ..core.patching import replace
 from ..core.user_frames import where
 from .array_digests import ArrayCalls, copied_parts, description, signature
-from .operator_log import NO_OUTPUTS, UNREAD, CallLog
+from .operator_log import NO_OUTPUTS, NOT_LOGGED, UNREAD, CallLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def source(log: CallLog) -> JaxCalls | None:
     """Return the source of JAX's calls; None and a warning if this release is unknown."""
     executing, calling = sys.modules.get(_EXECUTING), sys.modules.get(_CALLING)
     if not hasattr(executing, _EXECUTABLE) or not hasattr(calling, _SHORT_CUT):
-        log.agent.warn("functions of this JAX cannot be logged: 0.10 is known")
+        log.agent.warn("functions of this JAX cannot be logged: 0.10 is known", NOT_LOGGED)
         return None
     return JaxCalls(log)
 

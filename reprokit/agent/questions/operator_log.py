@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 
 FORMAT = 1
+NOT_LOGGED = "operators-not-logged"  # code of a warning
 CALL = struct.Struct("<IIHHIQQ")  # operator, place, thread, flags, step, digests of inputs and outputs
 NO_OUTPUTS, DRAWS, UNREAD = 1, 2, 4  # flags; UNREAD: a tensor was unreadable and is not in the digest
 MAX_CALLS = 1 << 20  # per process

@@ -21,7 +21,7 @@ from ..pytorch.dispatch_modes import DispatchModes
 from ..pytorch.series import size_of
 from ..pytorch.tensors import dtype_name
 from .device_digests import DeviceSums, PendingDigest
-from .operator_log import DRAWS, NO_OUTPUTS, UNREAD, CallLog
+from .operator_log import DRAWS, NO_OUTPUTS, NOT_LOGGED, UNREAD, CallLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +40,9 @@ def source(log: CallLog) -> PytorchCalls | None:
     """Return the source of PyTorch's calls; None and a warning before PyTorch 2.0."""
     torch: Any = sys.modules["torch"]
     if not private_api.sees_operators(torch):
-        log.agent.warn(f"operators of PyTorch {torch.__version__} cannot be logged: it must be 2.0 or newer")
+        log.agent.warn(
+            f"operators of PyTorch {torch.__version__} cannot be logged: it must be 2.0 or newer", NOT_LOGGED
+        )
         return None
     return PytorchCalls(log, torch)
 

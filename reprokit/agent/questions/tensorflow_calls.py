@@ -18,7 +18,7 @@ from ..tensorflow.function_runs import FunctionRun, attributes_of, count_outputs
 from ..tensorflow.operator_doors import EagerCall, OperatorDoors, frames_of_caller
 from ..tensorflow.tensors import view
 from .array_digests import ArrayCalls, copied_parts, description, signature, stable_value
-from .operator_log import DRAWS, NO_OUTPUTS, UNREAD, CallLog
+from .operator_log import DRAWS, NO_OUTPUTS, NOT_LOGGED, UNREAD, CallLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ MAX_DEPTH = 32  # of nested functions
 def source(log: CallLog) -> TensorflowCalls | None:
     """Return the source of TensorFlow's calls; None if its release is unknown, or calls are watched already."""
     if not hasattr(private_api.module("eager"), "TFE_Py_FastPathExecute"):
-        log.agent.warn("operators of this TensorFlow cannot be logged: it must be 2.4 or newer")
+        log.agent.warn("operators of this TensorFlow cannot be logged: it must be 2.4 or newer", NOT_LOGGED)
         return None
     return None if OperatorDoors.are_watched() else TensorflowCalls(log)
 

@@ -121,6 +121,8 @@ class KerasHooks:
             for kind in ("fit", "evaluate", "predict", "train_on_batch"):
                 for method in (kind, f"{kind}_generator"):
                     replace(owner, method, getattr(self, f"_make_{kind}"))
+        for owner in _classes_with(module, "compile"):
+            self._agent.note_calls(owner, "compile", lambda *_: self._agent.made_optimizer("keras"))
 
     # Calls for whole trainings and evaluations
 

@@ -131,9 +131,7 @@ def _filtered(stream: _PrintedStream, filtered: DeclaredLines) -> _PrintedStream
     )
 
 
-def _ignored_lines(
-    left: _PrintedStream, right: _PrintedStream, contexts: Contexts
-) -> Counter[str]:
+def _ignored_lines(left: _PrintedStream, right: _PrintedStream, contexts: Contexts) -> Counter[str]:
     """Return how many lines differ only in what each of the user's rules leaves out, up to the first difference."""
     whole = _compare_streams(left, right, contexts)
     comparisons = [whole]

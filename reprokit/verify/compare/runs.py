@@ -47,7 +47,6 @@ from reprokit.verify.read.metric_lines import OUTCOMES
 from reprokit.verify.read.scan import MetricsScan
 
 STEPS = frozenset({"loss", "epoch", "history"})  # kinds of lines that are written for steps
-TRAINING = frozenset({"torch", "keras", "tensorflow"})  # frameworks whose steps are recorded
 # Environment facts that are known only while a training runs or when its processes end.
 _KNOWN_LATE = ("code.*", "compute.*", "data.*", "frameworks.*", "listing of *", "packages.*")
 _WRITTEN_LATE = ("random states", "outputs", "snapshots", "console")  # categories of what is written up to the end
@@ -228,12 +227,13 @@ def _nothing_reason(runs: RunPair, console_category: Difference) -> str:
 
 
 def _untrained_note(runs: RunPair, trail_pair: trails.TrailPair) -> Iterator[str]:
-    """Yield a note if a framework was imported, but no training step was recorded."""
+    """Yield a note if optimizers were made, and no step of any kind was seen."""
     if not all(run.trail is not None and run.trail.is_on for run in runs.files):
         return
     has_steps = trail_pair.has_steps or runs.has(STEPS)
-    if not has_steps and any(not TRAINING.isdisjoint(scan.frameworks) for scan in (runs.left, runs.right)):
-        yield "neither run was seen to take a step of an optimizer: if they were to train, nothing was left to train"
+    if not has_steps and runs.left.optimizers_made and runs.right.optimizers_made:
+        made = "both runs made an optimizer, and neither was seen to take a step with it"
+        yield f"{made}: if nothing was left to train, that the results are equal proves nothing"
 
 
 def _notes(runs: RunPair, tree: Difference) -> Iterator[str]:
@@ -264,18 +264,11 @@ def not_loaded(run: RunFile, side: Side) -> Iterator[tuple[Loading, str]]:
 
 def _limits(runs: RunPair, tree: Difference) -> Iterator[str]:
     """Yield what the comparison could not cover."""
-    for run, scan, side in zip(runs.files, (runs.left, runs.right), SIDES, strict=True):
+    for run, side in zip(runs.files, SIDES, strict=True):
         yield from (text for _, text in not_loaded(run, side))
-        run_notes = list(filter(None, (run.out_of_reach_in_words, run.unsupervised)))
-        known_texts = list(filter(None, (*run_notes, *scan.warnings)))
-        run_notes += [
-            warning_text
-            for warning_text in dict.fromkeys(run.warnings[:MAX_READ])
-            if not any(text in warning_text for text in known_texts)
-        ]
-        yield from (f"of the {side} run, {words}" for words in run_notes[:MAX_WARNINGS])
-        for warning in scan.warnings:
-            yield f"the {side} run's agent warns: {warning}"
+        run_notes = filter(None, (run.out_of_reach_in_words, run.unsupervised, *run.warnings[:MAX_READ]))
+        yield from (f"of the {side} run, {words}" for words in list(dict.fromkeys(run_notes))[:MAX_WARNINGS])
+    yield from _agent_warnings(runs)
     outputs_category = next(child for child in tree.children if child.name == "outputs")
     skipped = [leaf for leaf in outputs_category.leaves() if leaf.verdict is Verdict.NOT_RECORDED]
     tracker_leaves = [leaf for leaf in skipped if leaf.exclusion is Exclusion.VOLATILE]
@@ -293,6 +286,16 @@ def _limits(runs: RunPair, tree: Difference) -> Iterator[str]:
         bases = [("outputs", "the outputs"), ("snapshots", "captured states"), ("console", "what was printed")]
         compared_bases = [words for name, words in bases if any(_was_compared(child, name) for child in tree.children)]
         yield f"no metrics and no weights were recorded: the verdict rests on {' and '.join(compared_bases)} alone"
+
+
+def _agent_warnings(runs: RunPair) -> Iterator[str]:
+    """Yield what the agents of either run warn of, each thing once."""
+    sides = [{warning.about: warning for warning in scan.warnings} for scan in (runs.left, runs.right)]
+    for about, warning in {**sides[1], **sides[0]}.items():
+        whose = "both runs' agents warn" if about in sides[0] and about in sides[1] else ""
+        whose = whose or f"the {'left' if about in sides[0] else 'right'} run's agent warns"
+        if warning.text:
+            yield f"{whose}: {warning.text}"
 
 
 def _was_compared(category: Difference, name: str) -> bool:

@@ -199,6 +199,13 @@ class OptimizerLine(MetricLine, frozen=True, kw_only=True, tag="optimizer"):
     steps: Count | None
 
 
+class OptimizersLine(MetricLine, frozen=True, tag="optimizers"):
+    """Holds how many optimizers the script made, whether or not they took steps; never compared."""
+
+    name: str
+    made: Count
+
+
 class RandomStateLine(MetricLine, frozen=True, tag="random_state"):
     """Holds the state of a random generator at the end."""
 
@@ -273,6 +280,8 @@ class WarningLine(MetricLine, frozen=True, tag="warning"):
     """Holds a warning of the agent."""
 
     text: str
+    code: str = ""
+    path: str = ""
 
 
 class PatchedLine(MetricLine, frozen=True, tag="patch"):

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from reprokit.errors import ReprokitError, RunDamaged
+from reprokit.model.agent_warning import AgentWarning, distinct
 from reprokit.printable import printable
 from reprokit.rundir import METRICS, RunDirectory
 from reprokit.verify.read import metric_lines
@@ -28,6 +29,7 @@ CHUNK_BYTES = 64 << 10
 MAX_SERIES = 250_000  # a run with more is refused
 MAX_SORTED = 100_000  # lines of a series that are sorted if threads wrote them out of order
 MAX_VARIABLES = 10_000
+MAX_WARNINGS = 100
 MAX_VALUES = 1000  # values kept of one variable
 MAX_KEPT = 128 << 20  # bytes of lines held in memory at once
 _NOT_COMPARED = (metric_lines.SeedCountLine, metric_lines.PatchedLine, metric_lines.OrderLine, metric_lines.OrdersLine)
@@ -155,7 +157,8 @@ class MetricsScan:
     series: dict[SeriesKey, ScannedSeries] = field(default_factory=dict)
     processes: dict[str, ScannedProcess] = field(default_factory=dict)
     frameworks: dict[str, set[str]] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[AgentWarning] = field(default_factory=list)  # each thing that is warned of once
+    optimizers_made: int = 0  # by the script, also those without a step
     kept: int = 0
     all_seeds: int = 0  # an order-independent sum over the seeds of all processes
     replaced: dict[str, ReplacedSeeds] = field(default_factory=dict)
@@ -257,6 +260,8 @@ def _add_fact(result: MetricsScan, named_line: NamedLine) -> bool:
         named_line.process.ended = True
     elif isinstance(line, metric_lines.FrameworkLine):
         result.frameworks.setdefault(line.name, set()).add(line.version)
+    elif isinstance(line, metric_lines.OptimizersLine):
+        result.optimizers_made += line.made
     elif isinstance(line, _NOT_COMPARED):
         return True
     elif isinstance(line, metric_lines.SeedLine):
@@ -269,8 +274,8 @@ def _add_fact(result: MetricsScan, named_line: NamedLine) -> bool:
         if line.name in result.variables or len(result.variables) < MAX_VARIABLES:
             result.variables.setdefault(line.name, VariableStates(line.where)).add(line)
     elif isinstance(line, metric_lines.WarningLine):
-        if len(result.warnings) < 100:
-            result.warnings.append(line.text)
+        if len(result.warnings) < MAX_WARNINGS:
+            result.warnings = distinct([*result.warnings, AgentWarning(line.text, line.code, line.path)])
     else:
         return False
     return True

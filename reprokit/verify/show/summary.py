@@ -203,9 +203,7 @@ def _uncovered(summary: RunSummary) -> Iterator[str]:
 def warnings(summary: RunSummary) -> list[str]:
     """Return the warnings of launcher and agent, each once."""
     texts = list(dict.fromkeys([*summary.run.warnings, *summary.problems, *_damage_warnings(summary)]))
-    return texts + [
-        text for text in dict.fromkeys(summary.scan.warnings) if not any(text in said_text for said_text in texts)
-    ]
+    return texts + [f"the agent: {warning.text}" for warning in summary.scan.warnings if warning.text]
 
 
 def _damage_warnings(summary: RunSummary) -> Iterator[str]:
