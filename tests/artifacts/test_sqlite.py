@@ -41,10 +41,11 @@ def test_every_value_has_its_own_text(tmp_path: Path) -> None:
 
 
 def test_what_differs_is_named(tmp_path: Path) -> None:
-    sides = [database(tmp_path, TABLE, f"INSERT INTO trials VALUES (1, {value}, 'a', NULL)") for value in (0.5, 0.25)]
-    assert named(*sides, "study.db") == {"trials/1/value": "0.5 | 0.25 | 0.25 apart, relative 0.5"}
-    sides = [database(tmp_path, TABLE, *rows) for rows in ([], ["INSERT INTO trials VALUES (1, 1, 'a', NULL)"])]
-    assert "trials (rows)" in named(*sides, "study.db")
+    left, right = (
+        database(tmp_path, TABLE, f"INSERT INTO trials VALUES (1, {value}, 'a', NULL)") for value in (0.5, 0.25)
+    )
+    assert named(left, right, "study.db") == {"trials/1/value": "0.5 | 0.25 | 0.25 apart, relative 0.5"}
+    assert "trials (rows)" in named(database(tmp_path, TABLE), left, "study.db")
 
 
 def test_other_pages_are_the_same(tmp_path: Path) -> None:

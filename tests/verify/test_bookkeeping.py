@@ -141,22 +141,26 @@ def kinds(comparison: Comparison) -> set[BookkeepingKind]:
     return set(comparison.tree.bookkeeping())
 
 
-@pytest.mark.parametrize("name", WRITERS)
-def test_times_in_a_file_are_listed_and_no_difference(compared: Compared, name: str) -> None:
-    comparison = compared({name: WRITERS[name](1, 0.5)}, {name: WRITERS[name](2, 0.5)})
+def below(tree: Difference, name: str) -> list[Difference]:
+    """The leaves of one file."""
+    return [leaf for leaf in tree.leaves() if leaf.name.startswith(name)]
+
+
+def test_times_in_files_are_listed_and_no_difference(compared: Compared) -> None:
+    comparison = compared(*({name: write(n, 0.5) for name, write in WRITERS.items()} for n in (1, 2)))
     assert comparison.verdict is Verdict.IDENTICAL, comparison.tree.first()
-    listed = [leaf for leaf in comparison.tree.leaves() if leaf.kind is not None]
-    assert listed
-    assert all(leaf.left and leaf.right and leaf.name.startswith(name) for leaf in listed)
+    for name in WRITERS:
+        listed = [leaf for leaf in below(comparison.tree, name) if leaf.kind is not None]
+        assert listed, name
+        assert all(leaf.left and leaf.right for leaf in listed)
 
 
-@pytest.mark.parametrize("name", WRITERS)
-def test_a_result_beside_times_is_a_difference(compared: Compared, name: str) -> None:
-    comparison = compared({name: WRITERS[name](1, 0.5)}, {name: WRITERS[name](2, 0.25)})
-    assert comparison.verdict is Verdict.DIFFERENT
-    first = comparison.tree.first()
-    assert first is not None
-    assert first.kind is None
+def test_a_result_beside_times_is_a_difference(compared: Compared) -> None:
+    sides = ({name: write(n, x) for name, write in WRITERS.items()} for n, x in ((1, 0.5), (2, 0.25)))
+    tree = compared(*sides).tree
+    for name in WRITERS:
+        assert any(leaf.verdict.differs for leaf in below(tree, name)), name
+        assert not any(leaf.verdict.differs and leaf.kind for leaf in below(tree, name))
 
 
 def test_a_database_is_compared_row_by_row(compared: Compared, tmp_path: Path) -> None:
@@ -184,31 +188,33 @@ def test_a_value_in_a_database_is_a_difference(compared: Compared, tmp_path: Pat
     assert (first.name, first.left, first.right) == ("study.db/t/1/value", "0.5", "0.25")
 
 
-@pytest.mark.parametrize(
-    ("name", "left", "right"),
-    [
-        ("r.json", b'{"time_to_event_mae": 3.25}', b'{"time_to_event_mae": 3.5}'),
-        ("r.json", b'{"survival_time_pred": 3.25}', b'{"survival_time_pred": 3.5}'),
-        ("r.json", b'{"predictions": {"duration": 3.25}}', b'{"predictions": {"duration": 3.5}}'),
-        ("r.json", b'{"time": 12.5, "event": 1}', b'{"time": 12.75, "event": 1}'),
-        ("r.json", b'{"latency_ms": 3.25}', b'{"latency_ms": 3.5}'),
-        ("r.json", b'{"run_seed": 1795944001}', b'{"run_seed": 1795944002}'),
-        ("r.json", b'{"weights_sha256": "0123456789abcdef"}', b'{"weights_sha256": "1123456789abcdef"}'),
-        ("r.json", b'{"trained_until": "1999-01-02"}', b'{"trained_until": "1999-01-03"}'),
-        ("r.json", b'{"train_time": -3.25}', b'{"train_time": -3.5}'),
-        ("r.csv", table(("time", "event"), (3.25, 1)), table(("time", "event"), (3.5, 1))),
-        ("r.csv", table(("id", "duration"), (1, 3.25)), table(("id", "duration"), (1, 3.5))),
-        ("r.csv", table(("epoch", "pred_time"), (1, 3.25)), table(("epoch", "pred_time"), (1, 3.5))),
-        ("r.jsonl", b'{"patient": 1, "time": 3.25}\n', b'{"patient": 1, "time": 3.5}\n'),
-        ("r.npz", samples.npz({"time": numpy.ones(3)}), samples.npz({"time": numpy.zeros(3)})),
-        ("r.npz", samples.npz({"travel_time": numpy.ones(3)}), samples.npz({"travel_time": numpy.zeros(3)})),
-        ("r.pkl", pickle.dumps({"half_life_days": 3.25}), pickle.dumps({"half_life_days": 3.5})),
-        ("r.txt", b"braking 3.2 s\n", b"braking 3.3 s\n"),
-        ("r.yaml", b"dose_minutes: 10\n", b"dose_minutes: 11\n"),
-    ],
-)
-def test_what_only_sounds_like_a_time_is_a_difference(compared: Compared, name: str, left: bytes, right: bytes) -> None:
-    assert compared({name: left}, {name: right}).verdict is Verdict.DIFFERENT
+NO_TIMES: list[tuple[str, bytes, bytes]] = [
+    ("r.json", b'{"time_to_event_mae": 3.25}', b'{"time_to_event_mae": 3.5}'),
+    ("r.json", b'{"survival_time_pred": 3.25}', b'{"survival_time_pred": 3.5}'),
+    ("r.json", b'{"predictions": {"duration": 3.25}}', b'{"predictions": {"duration": 3.5}}'),
+    ("r.json", b'{"time": 12.5, "event": 1}', b'{"time": 12.75, "event": 1}'),
+    ("r.json", b'{"latency_ms": 3.25}', b'{"latency_ms": 3.5}'),
+    ("r.json", b'{"run_seed": 1795944001}', b'{"run_seed": 1795944002}'),
+    ("r.json", b'{"weights_sha256": "0123456789abcdef"}', b'{"weights_sha256": "1123456789abcdef"}'),
+    ("r.json", b'{"trained_until": "1999-01-02"}', b'{"trained_until": "1999-01-03"}'),
+    ("r.json", b'{"train_time": -3.25}', b'{"train_time": -3.5}'),
+    ("r.csv", table(("time", "event"), (3.25, 1)), table(("time", "event"), (3.5, 1))),
+    ("r.csv", table(("id", "duration"), (1, 3.25)), table(("id", "duration"), (1, 3.5))),
+    ("r.csv", table(("epoch", "pred_time"), (1, 3.25)), table(("epoch", "pred_time"), (1, 3.5))),
+    ("r.jsonl", b'{"patient": 1, "time": 3.25}\n', b'{"patient": 1, "time": 3.5}\n'),
+    ("r.npz", samples.npz({"time": numpy.ones(3)}), samples.npz({"time": numpy.zeros(3)})),
+    ("r.npz", samples.npz({"travel_time": numpy.ones(3)}), samples.npz({"travel_time": numpy.zeros(3)})),
+    ("r.pkl", pickle.dumps({"half_life_days": 3.25}), pickle.dumps({"half_life_days": 3.5})),
+    ("r.txt", b"braking 3.2 s\n", b"braking 3.3 s\n"),
+    ("r.yaml", b"dose_minutes: 10\n", b"dose_minutes: 11\n"),
+]
+
+
+def test_what_only_sounds_like_a_time_is_a_difference(compared: Compared) -> None:
+    sides = ({f"{n}/{case[0]}": case[side] for n, case in enumerate(NO_TIMES)} for side in (1, 2))
+    tree = compared(*sides).tree
+    for number, (name, left, _) in enumerate(NO_TIMES):
+        assert any(leaf.verdict.differs for leaf in below(tree, f"{number}/{name}")), left
 
 
 @pytest.mark.parametrize(
@@ -262,50 +268,54 @@ def test_a_training_is_named_only_where_one_was_compared(tmp_path: Path) -> None
 # Names of directories and files
 
 
-@pytest.mark.parametrize(
-    ("left", "right"),
-    [
-        ("runs/Nov29_09-21-00_vm/m", "runs/Nov29_10-21-00_vm/m"),
-        ("outputs/2026-11-29/09-21-00/m", "outputs/2026-11-29/10-21-00/m"),
-        ("outputs/2026-11-28/23-21-00/m", "outputs/2026-11-29/00-21-00/m"),
-        ("runs/CartPole__ppo__1__1795944001/m", "runs/CartPole__ppo__1__1795947601/m"),
-        (".metaflow/Flow/1795944001123456/start/m", ".metaflow/Flow/1795947601123456/start/m"),
-        ("lightning_logs/version_0/m", "lightning_logs/version_1/m"),
-        ("runs/detect/train/m", "runs/detect/train2/m"),
-        ("runs/detect/train-2/m", "runs/detect/train-3/m"),
-        ("logs/train_20261129-092100.log", "logs/train_20261129-102100.log"),
-        (
-            ".snakemake/log/2026-11-29T092100.005195.snakemake.log",
-            ".snakemake/log/2026-11-29T102100.005195.snakemake.log",
-        ),
-        ("runs/exp1/version_1/m", "runs/exp2/version_1/m"),
-    ],
-)
-def test_directories_named_by_the_run_are_paired(compared: Compared, left: str, right: str) -> None:
-    comparison = compared({left: b"same"}, {right: b"same"})
-    assert comparison.verdict is Verdict.IDENTICAL
-    assert kinds(comparison) & {BookkeepingKind.DIRECTORY, BookkeepingKind.PATH}
-    changed = compared({left: b"same"}, {right: b"other"})
-    assert changed.verdict is Verdict.DIFFERENT
+PAIRED = [
+    ("runs/Nov29_09-21-00_vm/m", "runs/Nov29_10-21-00_vm/m"),
+    ("outputs/2026-11-29/09-21-00/m", "outputs/2026-11-29/10-21-00/m"),
+    ("outputs/2026-11-28/23-21-00/m", "outputs/2026-11-29/00-21-00/m"),
+    ("runs/CartPole__ppo__1__1795944001/m", "runs/CartPole__ppo__1__1795947601/m"),
+    (".metaflow/Flow/1795944001123456/start/m", ".metaflow/Flow/1795947601123456/start/m"),
+    ("_meta/done_1795944001123.json", "_meta/done_1795947601123.json"),
+    ("lightning_logs/version_0/m", "lightning_logs/version_1/m"),
+    ("lightning_logs/version_10/m", "lightning_logs/version_9/m"),
+    ("runs/detect/train/m", "runs/detect/train2/m"),
+    ("runs/detect/train-2/m", "runs/detect/train-3/m"),
+    ("tb/PPO_1/events.out.tfevents.1.a.1.0", "tb/PPO_2/events.out.tfevents.2.a.2.0"),
+    ("logs/train_20261129-092100.log", "logs/train_20261129-102100.log"),
+    (".snakemake/log/2026-11-29T092100.005195.snakemake.log", ".snakemake/log/2026-11-29T102100.005195.snakemake.log"),
+    ("runs/exp1/version_1/m", "runs/exp2/version_1/m"),
+]
 
 
-@pytest.mark.parametrize(
-    ("left", "right"),
-    [
-        (["fold_1/m"], ["fold_2/m"]),
-        (["checkpoint-100/m"], ["checkpoint-101/m"]),
-        (["epoch_3/m"], ["epoch_4/m"]),
-        (["best_3/m"], ["best_4/m"]),
-        (["version_0/m"], ["version_5/m"]),
-        (["version_0/m"], ["version_1/m", "version_2/m"]),
-        (["data/1999-01-02/m"], ["data/1999-01-03/m"]),
-        (["runs/Nov29_09-21-00_vm/m"], ["runs/Nov29_10-21-00_vm/m", "runs/Nov29_10-22-00_vm/m"]),
-        (["epoch=3-step=4.ckpt"], ["epoch=4-step=4.ckpt"]),
-        (["model_9f3c2b1a0d4e.bin"], ["model_0f3c2b1a0d4e.bin"]),
-    ],
-)
-def test_other_names_are_not_paired(compared: Compared, left: list[str], right: list[str]) -> None:
-    assert compared(dict.fromkeys(left, b"same"), dict.fromkeys(right, b"same")).verdict is Verdict.DIFFERENT
+def test_directories_named_by_the_run_are_paired(compared: Compared) -> None:
+    sides = [{f"{n}/{pair[side]}": b"same" for n, pair in enumerate(PAIRED)} for side in (0, 1)]
+    comparison = compared(*sides)
+    assert comparison.verdict is Verdict.IDENTICAL, comparison.tree.first()
+    found = {leaf.left.partition("/")[0] for leaf in comparison.tree.leaves() if leaf.kind is not None}
+    assert found == {str(number) for number in range(len(PAIRED))}
+    changed = compared(sides[0], dict.fromkeys(sides[1], b"other"))
+    differing = {leaf.name.partition("/")[0] for leaf in of(changed, "outputs").leaves() if leaf.verdict.differs}
+    assert differing == found
+
+
+UNPAIRED = [
+    (["fold_1/m"], ["fold_2/m"]),
+    (["checkpoint-100/m"], ["checkpoint-101/m"]),
+    (["epoch_3/m"], ["epoch_4/m"]),
+    (["best_3/m"], ["best_4/m"]),
+    (["version_0/m"], ["version_5/m"]),
+    (["version_0/m"], ["version_1/m", "version_2/m"]),
+    (["data/1999-01-02/m"], ["data/1999-01-03/m"]),
+    (["runs/Nov29_09-21-00_vm/m"], ["runs/Nov29_10-21-00_vm/m", "runs/Nov29_10-22-00_vm/m"]),
+    (["epoch=3-step=4.ckpt"], ["epoch=4-step=4.ckpt"]),
+    (["model_9f3c2b1a0d4e.bin"], ["model_0f3c2b1a0d4e.bin"]),
+]
+
+
+def test_other_names_are_not_paired(compared: Compared) -> None:
+    sides = [{f"{n}/{path}": b"same" for n, pair in enumerate(UNPAIRED) for path in pair[side]} for side in (0, 1)]
+    leaves = of(compared(*sides), "outputs").leaves()
+    differing = {leaf.name.partition("/")[0] for leaf in leaves if leaf.verdict.differs}
+    assert differing == {str(number) for number in range(len(UNPAIRED))}
 
 
 def test_several_directories_are_paired_in_their_order(compared: Compared) -> None:

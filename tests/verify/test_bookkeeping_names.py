@@ -72,8 +72,8 @@ def test_a_day_is_known_as_such() -> None:
 
 
 def test_a_pickled_date_is_one() -> None:
-    data = [pickle.dumps({"created": datetime(2026, 11, 29, 9, 20, second)}) for second in (30, 31)]
-    [leaf] = diff(*data, "d.pkl").leaves()
+    left, right = (pickle.dumps({"created": datetime(2026, 11, 29, 9, 20, second)}) for second in (30, 31))
+    [leaf] = diff(left, right, "d.pkl").leaves()
     assert forms.pickled_date(leaf.left) == "2026-11-29T09:20:30"
     assert forms.pickled_date("call <datetime.datetime>(b'short')") is None
     assert forms.pickled_date("call <datetime.datetime>(b'\\x") is None

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_a-zA-Z]+")
-_PER_TIME = re.compile(r"([A-Za-z]+)(?:/|_?per_?|\s+per\s+)(?:s|secs?|seconds?|mins?|minutes?|h|hours?)(?![a-z])", re.I)
+_PER_TIME = re.compile(r"([A-Za-z]+)(?:/|_?per_?|\s+per\s+)(s|secs?|seconds?|mins?|minutes?|h|hours?)(?![a-z])", re.I)
 _ELLIPSIS = re.compile(r"(?:\.\.\.?|\u2026)\s*$")
 LONGEST = 200  # characters of a name
 
@@ -59,35 +59,48 @@ PHASES = _of(  # what a training does, and what it works through
     " generating decode decoding encode encoding tokenize tokenizing tokenization transform transforming predict"
     " predicting rollout rollouts collect collecting collection clustering embed embedding update updating updated"
     " learn learning render rendering augment augmentation shuffle export exporting prepare preparing preparation"
-    " start starting stop stopping teardown cleanup finish finished finishing complete completed completing ended step"
-    " steps data boosting trial trials cache caching restore restoring indexing parse parsing scan scanning merging"
-    " sorting profile profiling"
+    " teardown cleanup step steps data boosting cache caching restore restoring indexing parse parsing scan scanning"
+    " merging sorting profile profiling"
 )
-PROCESSES = PHASES | _of(
-    "run runs running process processes processing processed execute executed executing execution job jobs task tasks"
-    " stage stages cell cells notebook kernel wall walltime clock cpu gpu cuda user sys system real host io env"
-    " environment pass request scheduling worker session app application ran speed retry retrying work done api server"
-    " client ping access fast plan planning overhead loop loops end"
+_INSTANTS = _of(
+    "start starting started stop stopping stopped begin end ending ended finish finished finishing complete completed"
+    " completing"
+)
+_ACTIVITIES = _of(
+    "run runs running process processes processing processed execute executed executing execution job jobs task"
+    " tasks stage stages cell cells notebook kernel wall walltime clock cpu gpu cuda user sys system real host io"
+    " env environment pass request scheduling worker session app application ran speed retry retrying work done"
+    " api server client ping access fast plan planning overhead loop loops trial trials"
+)
+PROCESSES = PHASES | _INSTANTS | _ACTIVITIES
+# Words that name a duration by themselves where it has a unit: "cpu 3.2 s", "done (3.2 s)".
+_RUNNING = PHASES | _of(
+    "wall walltime cpu gpu cuda user sys real ping overhead run ran execution done finished completed loop"
 )
 TIMES = _of(
     "time times runtime runtimes duration durations dur elapsed walltime wallclock timing timings took seconds secs"
     " sec milliseconds msec ms minutes mins hours hrs ping"
 )
+_LONG_UNITS = _of("minutes mins hours hrs")
 _SPENT = [["time", word] for word in ("spent", "taken", "used", "needed", "elapsed")]
 _VAGUE = (TIMES | UNITS) - _of("runtime runtimes dur elapsed walltime wallclock took ping")
-_EVENTS = _of("event events status censored censoring died death dead arrival departure patient subject")
+_EVENTS = _of("event events censored censoring died death dead arrival departure patient subject")
 _LEFT = _of("eta remaining left")  # of XGBoost eta is a learning rate: a number needs a unit
 _NOT_TIMES = _of("step steps stamp stamps series zone frame frames point points index horizon slot axis limit budget")
 _VERBS = _of("took take takes taking taken spent lasted")
 _PREPOSITIONS = _of("in after within")
-RATES = _of("fps sps ips qps tps throughput bandwidth mfu hfu")
+RATES = _of("fps sps ips qps tps throughput mfu hfu")
 RATED = _of(  # what is counted per second
     "it its iter iters iteration iterations step steps sample samples example examples image images img imgs token"
     " tokens tok toks batch batches seq seqs sequence sequences frame frames epoch epochs word words record records"
     " row rows item items file files sentence sentences document documents env envs episode episodes trial trials tree"
     " trees round rounds update updates call calls op ops req request requests query queries b byte bytes kb mb gb tb"
-    " kib mib gib bit bits kbit mbit gbit flop flops gflops tflops kit transition transitions rollout rollouts"
-    " instance instances graph graphs node nodes edge edges chunk chunks page pages line lines s ex"
+    " kib mib gib kbit mbit gbit flop flops gflops tflops kit transition transitions rollout rollouts instance"
+    " instances graph graphs node nodes edge edges chunk chunks page pages line lines"
+)
+STEPS = _of(
+    "it its iter iters iteration iterations step steps sample samples example examples image images token tokens batch"
+    " batches epoch epochs trial trials"
 )
 DATES = _of(
     "date dates datetime timestamp timestamps ts time times at on created create creation modified updated started"
@@ -139,13 +152,15 @@ def of_duration(name: Sequence[str], *, has_unit: bool) -> bool:
         return False
     if list(name[:2]) in _SPENT:
         return True
+    if not has_unit and all(word in _LONG_UNITS for word in name):  # "hours: 3.2"
+        return False
     if name[at] in UNITS and at and name[at - 1] in nouns:
         at -= 1
     before, behind = name[:at], name[at + 1 :]
     if behind and (behind[0] in _NOT_TIMES or not all(_may_follow(word) for word in behind)):
         return False
-    if before and before[-1] in METRICS - SCORING:
-        return False
+    if before and (before[-1] in METRICS - SCORING or (before[-1] in _INSTANTS and name[at] in ("time", "times"))):
+        return False  # the time at which something starts is no duration
     modifiers = [word for word in before if word not in STATISTICS]
     is_phase = bool(modifiers) and modifiers[-1] in PHASES
     return is_phase or all(_may_precede(word) for word in before)
@@ -201,7 +216,7 @@ def of_sum(name: Sequence[str]) -> bool:
 
 def of_process(name: Sequence[str]) -> bool:
     """Return whether a name is that of a part of the training and of nothing else: "epoch", "data loading"."""
-    return are_known(name) and METRICS.isdisjoint(name) and not PROCESSES.isdisjoint(name)
+    return are_known(name) and METRICS.isdisjoint(name) and not _RUNNING.isdisjoint(name)
 
 
 def of_rate(text: str) -> bool:
@@ -211,15 +226,16 @@ def of_rate(text: str) -> bool:
         return False
     rated = _PER_TIME.findall(text[-LONGEST:])
     if rated:
-        return words(rated[-1]) != () and words(rated[-1])[-1] in RATED
+        return are_rated(*rated[-1])
     rest = _without_tail(name)
     return bool(rest) and rest[-1] in RATES
 
 
-def are_rated(text: str) -> bool:
+def are_rated(text: str, unit: str) -> bool:
     """Return whether the words before "/s" are counted in trainings: "it", "effective words", "MB"."""
     name = words(text)
-    return bool(name) and name[-1] in RATED and are_known(name[:-1])
+    rated = STEPS if unit[:1].lower() in ("m", "h") else RATED  # a minute or an hour is long
+    return bool(name) and name[-1] in rated and are_known(name[:-1])
 
 
 def of_date(name: Sequence[str]) -> bool:

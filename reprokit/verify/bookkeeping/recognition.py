@@ -226,8 +226,8 @@ def _is_rated(text: str) -> bool:
     per = re.search(r"([A-Za-z ]+?)(?:/| per )([A-Za-z]+)$", text)
     if per is None:
         return False
-    is_inverse = re.fullmatch(forms.UNIT, per[1].strip()) is not None and names.are_rated(per[2])
-    return is_inverse or names.are_rated(per[1])
+    is_inverse = re.fullmatch(forms.UNIT, per[1].strip()) is not None and names.are_rated(per[2], "s")
+    return is_inverse or names.are_rated(per[1], per[2])
 
 
 def _is_process_id(name: ValueName, left: str, right: str, form: Form, contexts: Contexts) -> bool:
