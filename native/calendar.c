@@ -19,15 +19,17 @@
 
 #include "internal.h"
 
-#define SECOND    INT64_C(1000000000)
-#define TOLERANCE (5 * SECOND)
-#define GRACE     (2 * SECOND)  /* how long a thread's time waits for its next recorded read */
-#define OVERDUE   (15 * SECOND) /* how long other threads' time waits for the first one, whatever it has recorded */
-#define LEAD      (60 * SECOND)
-#define SPEED     10
-#define WINDOW    256         /* recorded reads behind the next one in which a place is looked for */
-#define MOST      (16u << 20) /* bytes of the recorded reads of a process */
-#define LONGEST   15          /* bytes of a record */
+#define SECOND      INT64_C(1000000000)
+#define TOLERANCE   (5 * SECOND)
+#define GRACE       (2 * SECOND) /* how long a thread's time waits for its next recorded read */
+#define OVERDUE     (5 * SECOND) /* how long other threads' time waits for the first one, whatever it has recorded */
+#define SLOWEST     20           /* times as long as the recording may a replay take for them to wait for that */
+#define LONGEST_GAP (1000000 * SECOND)
+#define LEAD        (60 * SECOND)
+#define SPEED       10
+#define WINDOW      256         /* recorded reads behind the next one in which a place is looked for */
+#define MOST        (16u << 20) /* bytes of the recorded reads of a process */
+#define LONGEST     15          /* bytes of a record */
 
 enum rk_next { NEXT_UNKNOWN = 0, NEXT_KNOWN, NEXT_NONE };
 
@@ -155,6 +157,16 @@ struct bounds {
     int64_t least, most;
 };
 
+/* How long other threads' time waits for the first thread's next read: some times as long as the recording took, as far
+ * as the replay has been slower so far. */
+static int64_t patience(int64_t told, int64_t next) {
+    int64_t real = __atomic_load_n(&rk_process->first_now, __ATOMIC_RELAXED) - rk_process->first_began_now;
+    int64_t calendar = told - rk_process->first_began;
+    int64_t slower = calendar > 0 && real > calendar ? real / calendar + 1 : 1;
+    int64_t gap = next - told < LONGEST_GAP ? next - told : LONGEST_GAP;
+    return OVERDUE + gap * (1 + 2 * (slower < SLOWEST ? slower : SLOWEST));
+}
+
 static inline struct bounds bounds_of(const struct rk_thread *thread, int64_t now) {
     struct bounds bounds = {INT64_MIN, INT64_MAX};
     int64_t told = __atomic_load_n(&rk_process->first_told, __ATOMIC_RELAXED);
@@ -162,12 +174,13 @@ static inline struct bounds bounds_of(const struct rk_thread *thread, int64_t no
     if (RK_LIKELY(is_first(thread)) || !told) return bounds;
     bounds.least = told - TOLERANCE;
     int64_t waited = now - __atomic_load_n(&rk_process->first_now, __ATOMIC_RELAXED);
-    if (next && waited / SPEED <= (next - told) + OVERDUE / SPEED) bounds.most = next + TOLERANCE;
+    if (next && waited <= patience(told, next)) bounds.most = next + TOLERANCE;
     return bounds;
 }
 
 static void publish(struct rk_thread *thread, int64_t told, int64_t now) {
     if (!is_first(thread)) return;
+    if (RK_UNLIKELY(!rk_process->first_began)) rk_process->first_began = told, rk_process->first_began_now = now;
     __atomic_store_n(&rk_process->first_told, told, __ATOMIC_RELAXED);
     __atomic_store_n(&rk_process->first_now, now, __ATOMIC_RELAXED);
     __atomic_store_n(&rk_process->first_next, has_next(thread) ? thread->calendar.next.time : 0, __ATOMIC_RELAXED);

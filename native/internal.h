@@ -250,7 +250,8 @@ struct rk_process {
     uint64_t calendar_bytes;  /* record: bytes of the chunks that hold reads of the clock */
     int64_t calendar_started; /* replay: the monotonic time of its first read */
     uint32_t noting;          /* a stretch is being added */
-    int64_t first_told, first_now, first_next; /* replay: what the first thread was told, when, and will be told next */
+    /* replay: what the first thread was told first and last, at which monotonic times, and will be told next */
+    int64_t first_began, first_began_now, first_told, first_now, first_next;
     struct rk_file *file;        /* the file's head; NULL before the first request and if it cannot be created */
     struct rk_window windows[2]; /* the window that chunks are allocated in, and a previous one */
     uint32_t window;             /* index of the current window */

@@ -1,4 +1,5 @@
-/* pids.c - record --clock: a stand-in for the process id, for native code that seeds itself from it.
+/* pids.c - a stand-in for the process id, for native code that seeds itself from it: all such with record --clock, else
+ * only R, whose seed has the process id beside the time of day.
  *
  * The stand-in is derived from the run's key and identities, which are the same in every run. It is larger than any
  * process id, so that no call can mistake one for the other, and a stand-in that is not translated reaches no process.
@@ -31,13 +32,14 @@ static bool program_is_python;
 static int first_parent;
 static bool translates_senders; /* set by the constructor: a sanitizer installs its handlers earlier */
 
-static bool is_enabled(void) { return rk_active() && rk_plan.clock; }
+static bool is_enabled(void) { return rk_active() && rk_plan.calendar; }
 
 static bool gets_real_pid(const void *caller) {
     uint64_t offset;
     const char *module = rk_module(caller, &offset);
-    if (!*module) return program_is_python;
     const char *slash = strrchr(module, '/'), *name = slash ? slash + 1 : module;
+    if (!rk_plan.clock) return strcmp(name, "libR.so") != 0;
+    if (!*module) return program_is_python;
     return strncmp(name, "libpython", 9) == 0 || strncmp(name, "libpypy", 7) == 0 || rk_is_crypto(module);
 }
 
@@ -138,7 +140,7 @@ static int own_stand_in(void) {
 
 /* Publishes this process's stand-in, as a child may call getppid() before its parent has called getpid(). */
 void rk_pids_child(void) {
-    if (RK_UNLIKELY(rk_plan.clock)) own_stand_in();
+    if (RK_UNLIKELY(rk_plan.clock)) own_stand_in(); /* without --clock nobody is told his parent's */
 }
 
 /* Returns whether a process is the launcher: it is outside of the run, but gets a stand-in as the command's parent. */
@@ -176,7 +178,7 @@ static pid_t process_id(const void *caller) {
 
 static pid_t parent_id(const void *caller) {
     int parent = real_parent();
-    if (!is_enabled() || gets_real_pid(caller)) return parent;
+    if (!is_enabled() || !rk_plan.clock || gets_real_pid(caller)) return parent;
     rk_process_check();
     return stand_in_of(parent);
 }
@@ -184,7 +186,7 @@ static pid_t parent_id(const void *caller) {
 /* Translates the first thread's id only: many programs compare it with the process id. */
 static pid_t thread_id(const void *caller) {
     int thread = (int)rk_call(SYS_gettid, 0, 0, 0, 0, 0, 0);
-    return is_enabled() && thread == rk_getpid() ? process_id(caller) : thread;
+    return is_enabled() && rk_plan.clock && thread == rk_getpid() ? process_id(caller) : thread;
 }
 
 RK_EXPORT pid_t getpid(void) { return process_id(RK_CALLER()); }
@@ -308,7 +310,7 @@ RK_EXPORT int timer_create(clockid_t id, struct sigevent *event, timer_t *timer)
 /* Translates each number in the path: /proc/PID, /proc/self/task/TID. The path is readable, as the kernel has returned
  * ENOENT for it. */
 bool rk_real_path(const char *path, char text[RK_REAL_PATH]) {
-    if (RK_LIKELY(!rk_plan.clock) || errno != ENOENT || strncmp(path, "/proc/", 6) != 0) return false;
+    if (RK_LIKELY(!rk_plan.calendar || errno != ENOENT) || strncmp(path, "/proc/", 6) != 0) return false;
     size_t length = 0, digits;
     bool is_translated = false;
     for (const char *at = path; *at && length + 12 < RK_REAL_PATH; at += digits ? digits : 1) {

@@ -49,6 +49,7 @@ COVERED = ("libstdc++.so",)
 CLOCK = b"clock "
 # A Go program that the supervisor has seen: its release, where that is known, and its path.
 GO = re.compile(rb"go(\d+\.\d+[\d.]*)? (/.*)", re.DOTALL)
+SEEDED_BY_CLOCK = ("libR.so", "gawk", "mawk", "perl")  # of interpreters, beside all native code of the training's own
 POLARS = ("_polars_runtime", "polars.abi3")
 CALLED_BY_SCRIPTS = ("libffi", "_cffi_backend")  # ctypes, cffi
 ELSEWHERE = "what it starts on other hosts is not recorded"
@@ -120,8 +121,7 @@ def collect(
     refused = [uncovered for keyword, uncovered in WORDS.items() if keyword in lines]
     findings = ModuleFindings(list(refused), refused)
     paths = sorted({*_module_files(lines), *_programs(run)})
-    where = " in threads of its own" if calendar else ""
-    findings.noted.extend(_clock_readers(lines, code_directory, where, may_use))
+    findings.noted.extend(_clock_readers(lines, code_directory, calendar, may_use))
     findings.noted.extend(() if run.parent.name == rundir.HOSTS else _remote_launchers(paths))
     if is_supervised and UNSUPERVISED in lines:
         text = (
@@ -199,20 +199,22 @@ def _remote_launchers(paths: list[str]) -> Iterator[Uncovered]:
 
 
 def _clock_readers(
-    lines: set[bytes], code_directory: Path, where: str, may_use: Callable[[str], bool]
+    lines: set[bytes], code_directory: Path, calendar: bool, may_use: Callable[[str], bool]
 ) -> Iterator[Uncovered]:
     """Yield the native code that read the clock unrecorded, if it may have seeded itself from it."""
+    where, option = (" in threads of its own", "with --clock") if calendar else ("", "without --no-calendar")
     readers = _files({line.removeprefix(CLOCK) for line in lines if line.startswith(CLOCK)})
     for path in readers:
         is_own = path.startswith(f"{os.path.realpath(code_directory)}/") and not INSTALLED.search(path)
+        is_known = _matches_library(path, CALLED_BY_SCRIPTS) or _matches_library(path, SEEDED_BY_CLOCK)
         if _matches_library(path, POLARS):
             if not may_use("polars"):
                 continue
             problem = f"polars seeds hash tables from the clock{where}: the order of groups and unique values may vary"
             text = f"{problem}; record with --clock --patch threads=1"
-        elif is_own or _matches_library(path, CALLED_BY_SCRIPTS):
+        elif is_own or is_known:
             problem = f"native code reads the clock{where} ({path}): what it seeds from it does not repeat"
-            text = f"{problem}; record with --clock"
+            text = f"{problem}; record {option}"
         else:
             continue
         yield Uncovered(source="clock", text=text, module=path)

@@ -303,6 +303,10 @@ class ShimmedRun:
 
             problem = seeds.hand_on(Path(plan.replay_of.path), new_run.path, force=plan.force)
             run.warnings.extend([problem] if problem else [])
+            if plan.calendar:
+                from reprokit.launch import dated_outputs
+
+                dated_outputs.set_aside(Path(plan.replay_of.path), plan.working_directory)
 
     def arm(self, prepared: PreparedRun) -> None:
         """Create the supervisor; it must not take rights away from a command that needs them."""
