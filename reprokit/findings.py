@@ -140,10 +140,10 @@ class FindingsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class RuleReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A line of the process that judges a run beside it: a new finding, or at its end all of them."""
+    """A line of the process that judges a run beside it: new findings, or at its end all of them."""
 
-    finding: Finding | None = None
-    words: str = ""  # the new one in a sentence
+    raised: list[Finding] = []  # new ones that a rule raised at once
+    words: str = ""  # these in a sentence
     findings: list[Finding] | None = None
     problems: list[str] = []  # that the user should know of, among the notes too
     notes: list[str] = []

@@ -15,7 +15,7 @@ from reprokit.cli.streams import ending_with
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, CannotWriteRun
 
 if TYPE_CHECKING:
-    from reprokit.findings import Finding
+    pass
 
 
 @click.command(epilog="Example: reprokit rules last --rule VanishingGradient=threshold=1e-6")
@@ -43,9 +43,9 @@ def command(run: Path, specs: tuple[str, ...], follow: bool, as_json: bool) -> N
 
     trial = TensorTrial(run)
     session = evaluation.RuleSession(trial, catalogue.chosen(specs, trial))
-    for finding in session.judge(_wait if follow else None):
+    for raised in session.judge(_wait if follow else None):
         if not as_json:
-            _print(finding)
+            click.echo(report.sentence(*raised))
     try:
         evaluation.keep(trial, session)
     except CannotWriteRun as error:
@@ -62,9 +62,3 @@ def _wait() -> bool:
 
     time.sleep(POLL)
     return True
-
-
-def _print(finding: Finding) -> None:
-    from reprokit.rules.report import sentence
-
-    click.echo(sentence(finding))

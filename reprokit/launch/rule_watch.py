@@ -30,7 +30,7 @@ from reprokit.plan import RulesPlan
 # Modules are imported from the launcher's sys.path, not from the user's current directory.
 PROGRAM = "import sys; sys.path[:] = sys.argv[1].split('\\n'); from reprokit.rules.follower import follow; follow()"
 PATIENCE = 60.0  # seconds for an interrupted training to end, and for rules to reach its last step
-MAX_SAID = 20  # alarms printed
+MAX_SAID = 20  # lines of alarms printed
 PIECE = 1 << 16  # bytes
 MAX_PIECES = 64  # read at one call
 VARIABLE = "REPROKIT_FINDING"
@@ -45,6 +45,7 @@ class RuleWatch:
         self._problems: list[str] = []
         self._commands = UserCommands("--on-rule", plan.command) if plan.command else None
         self._first_alarm = ""  # in words
+        self._lines = self._not_printed = 0  # of alarms
         answers = run / rundir.ANSWERS
         stopping = (lambda: self._first_alarm) if plan.stops else str
         self._early_end = EarlyEnd(run, answers / ENOUGH, stopping, PATIENCE, EXIT_STOPPED)
@@ -87,9 +88,8 @@ class RuleWatch:
                 )
                 problem = f"ended early, by signal {-code}" if code < 0 and code != -9 else problem
                 self._problems.append(f"--rules: their process {problem}: 'reprokit rules RUN' judges the whole run")
-        not_printed = len(self._findings_file.findings) - MAX_SAID
-        if not_printed > 0:
-            say(f"and {not_printed} more alarms: 'reprokit show --findings' has them")
+        if self._not_printed:
+            say(f"and {self._not_printed} more alarms: 'reprokit show --findings' has them")
         notes = [*self._findings_file.rule_notes, *(() if self._is_complete else self._problems)]
         findings.write(self._run, replace(self._findings_file, rule_notes=notes))
         return [*self._problems, *(self._commands.finish(interrupted) if self._commands is not None else ())]
@@ -116,17 +116,20 @@ class RuleWatch:
                 alarms, self._is_complete = report.findings[:MAX_FINDINGS], True
                 self._findings_file = replace(self._findings_file, findings=alarms, rule_notes=report.notes)
                 self._problems.extend(f"--rules: {problem}" for problem in report.problems)
-            elif report.finding is not None and len(self._findings_file.findings) < MAX_FINDINGS:
-                self._findings_file.findings.append(report.finding)
+            elif report.raised:
                 self._raise_alarm(report)
 
     def _raise_alarm(self, report: RuleReport) -> None:
-        assert report.finding is not None
-        self._first_alarm, number = self._first_alarm or report.words, len(self._findings_file.findings)
-        if number <= MAX_SAID:
+        raised = self._findings_file.findings
+        self._first_alarm, self._lines = self._first_alarm or report.words, self._lines + 1
+        if self._lines <= MAX_SAID:
             warn(report.words)
-        if self._commands is not None and number <= MAX_COMMANDS:
-            self._commands.start(report.finding.rule, {VARIABLE: msgspec.json.encode(report.finding).decode()})
+        else:
+            self._not_printed += len(report.raised)
+        for finding in report.raised[: MAX_FINDINGS - len(raised)]:
+            raised.append(finding)
+            if self._commands is not None and len(raised) <= MAX_COMMANDS:
+                self._commands.start(finding.rule, {VARIABLE: msgspec.json.encode(finding).decode()})
 
 
 def _start_process(run: Path, plan: RulesPlan) -> subprocess.Popen[bytes]:

@@ -51,8 +51,8 @@ class RuleSession:
         self._rules.update(rules)
         self.names.extend(rules)
 
-    def judge(self, goes_on: Callable[[], bool] | None = None) -> Iterator[Finding]:
-        """Yield each finding when it is first raised.
+    def judge(self, goes_on: Callable[[], bool] | None = None) -> Iterator[list[Finding]]:
+        """Yield new findings as they are raised, together those that a rule raises at once.
 
         `goes_on` waits for further steps; it returns whether the training may still be running.
         """
@@ -78,7 +78,7 @@ class RuleSession:
         unjudged = [f"not judged, as nothing that they look at was saved: {', '.join(sorted(idle))}"] if idle else []
         return [*self.problems, *unjudged]
 
-    def _new_steps(self) -> Iterator[Finding]:
+    def _new_steps(self) -> Iterator[list[Finding]]:
         for mode, step in self.trial.order()[self._position :]:
             self._position += 1
             if mode == EVAL:
@@ -89,13 +89,13 @@ class RuleSession:
                 self._last = step
                 yield from self._call_rules("invoke_at_step", step)
 
-    def _close_evaluation(self) -> Iterator[Finding]:
+    def _close_evaluation(self) -> Iterator[list[Finding]]:
         if self._eval:
             evaluation = EvaluationStep(self._last, tuple(self._train), tuple(self._eval))
             self._train, self._eval = [], []
             yield from self._call_rules("invoke_at_evaluation", evaluation)
 
-    def _call_rules(self, hook: str, argument: Any) -> Iterator[Finding]:
+    def _call_rules(self, hook: str, argument: Any) -> Iterator[list[Finding]]:
         """Call one method of each rule; a rule that fails is reported and not called again."""
         for name, rule in list(self._rules.items()):
             method: Callable[[Any], Any] | None = getattr(rule, hook, None)
@@ -105,7 +105,8 @@ class RuleSession:
             try:
                 with shards.numpy().errstate(all="ignore"):  # tensors hold NaN and infinity
                     alarms = list(_alarms(name, method(argument)))
-                yield from self._raise(name, alarms)
+                raised = list(self._raise(name, alarms))
+                yield from [raised] if raised else ()
             except RunDamaged:
                 raise
             except Exception as error:

@@ -33,12 +33,12 @@ def follow() -> None:
     try:
         for spec in sys.argv[3:]:
             session.add(catalogue.chosen([spec], trial))
-        for finding in session.judge(_training_goes_on):
-            _report(pipe, RuleReport(finding=finding, words=sentence(finding)))
+        for raised in session.judge(_training_goes_on):
+            _report(pipe, RuleReport(raised=raised, words=sentence(*raised)))
     except ReprokitError as error:
         session.problems.append(str(error))
-    raised = list(session.findings.values())
-    _report(pipe, RuleReport(findings=raised, problems=session.problems, notes=session.notes()))
+    all_findings = list(session.findings.values())
+    _report(pipe, RuleReport(findings=all_findings, problems=session.problems, notes=session.notes()))
 
 
 def _training_goes_on() -> bool:

@@ -8,17 +8,22 @@ from typing import Any
 import msgspec
 
 from reprokit.findings import Finding
-from reprokit.printable import printable
+from reprokit.printable import cut, listed, printable
 from reprokit.rules.evaluation import RuleSession
 
 FORMAT = 1
+NAME = 80  # characters of a further tensor's name
+MORE = 3  # names of further tensors
 
 
-def sentence(finding: Finding) -> str:
-    """Describe a finding in a sentence with place and evidence."""
+def sentence(finding: Finding, *further: Finding) -> str:
+    """Describe what a rule raised at once in a sentence: a finding with place and evidence, further ones by name."""
     module = f" of {finding.module}" if finding.module and finding.module not in finding.subject else ""
     place = f" ({finding.where[0].file}:{finding.where[0].line})" if finding.where else ""
-    return printable(f"{finding.rule} at step {finding.step}: {finding.subject}{module}{place}: {finding.why}", 1000)
+    names = listed([cut(one.subject, NAME) for one in further], MORE)
+    more = f" (and {len(further)} more: {names})" if further else ""
+    what = f"{finding.rule} at step {finding.step}: {finding.subject}{module}{place}: {finding.why}"
+    return printable(what, 1000) + printable(more)
 
 
 def print_end(path: Path, session: RuleSession) -> None:

@@ -38,6 +38,24 @@ def test_an_alarm_says_what_where_and_why_and_is_kept(reprokit: Reprokit, run: P
     ]
 
 
+def test_alarms_that_a_rule_raises_at_once_are_one_line_and_each_is_kept(reprokit: Reprokit, tmp_path: Path) -> None:
+    writer = TensorWriter(run_directory(tmp_path / "many"))
+    names = [f"gradient/{number:02}.weight" for number in range(30)]
+    for name in names:
+        writer.name(name, "gradients")
+    for step in range(2):
+        writer.save(step, {name: numpy.full((2, 2), [1.0, numpy.inf][step], "float32") for name in names[step:]})
+        writer.pass_step(step)
+    writer.end()
+    done = reprokit.run("rules", "many", "--rule", "ExplodingTensor")
+    first = "ExplodingTensor at step 1: gradient/01.weight: it holds infinity"
+    more = f"(and 28 more: {', '.join(names[2:5])} and 25 more)"
+    assert first in done.stdout
+    assert more in done.stdout
+    kept = json.loads((tmp_path / "many" / "findings.json").read_text())["findings"]
+    assert [one["subject"] for one in kept] == names[1:]
+
+
 def test_the_bias_of_keys_in_an_attention_of_keras_needs_no_gradient(reprokit: Reprokit, tmp_path: Path) -> None:
     writer = TensorWriter(run_directory(tmp_path / "attention"))
     small, large = numpy.full((2, 8), 1e-11, "float32"), numpy.ones((2, 8), "float32")
