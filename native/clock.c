@@ -267,6 +267,7 @@ __attribute__((visibility("hidden"))) const uint8_t rk_diverted[RK_DIVERTED] = {
     [SYS_rename] = PLACES,
     [SYS_link] = PLACES,
     [SYS_symlink] = PLACES,
+    [SYS_unlink] = PLACES,
 #endif
 #ifdef SYS_renameat
     [SYS_renameat] = PLACES,
@@ -274,6 +275,7 @@ __attribute__((visibility("hidden"))) const uint8_t rk_diverted[RK_DIVERTED] = {
     [SYS_renameat2] = PLACES,
     [SYS_linkat] = PLACES,
     [SYS_symlinkat] = PLACES,
+    [SYS_unlinkat] = PLACES,
 };
 
 /* std::future and abseil wait by syscall(SYS_futex, ...); many ask for their thread by SYS_gettid. */

@@ -16,7 +16,7 @@
 /* reprokit: begin of what cffi reads */
 
 /* Raised whenever a struct, a tag or an exported call below changes its meaning. */
-#define RK_ABI 5
+#define RK_ABI 6
 /* Version of the entropy file format: the readers refuse a newer one. */
 #define RK_FORMAT 3
 
@@ -125,7 +125,9 @@ struct rk_plan {
     uint32_t has_pipe;      /* 1: the launcher's standard input is a pipe */
     uint64_t pipe[2];       /* device and inode of it */
     uint32_t children;      /* replay: 1 if the recording stored its children, even if it had none */
-    uint8_t reserved[36];
+    uint8_t reserved[4];
+    int64_t started; /* CLOCK_REALTIME by the run directory's file system: older files were not changed by the run */
+    uint8_t reserved_2[24];
     uint64_t check; /* reprokit_check over all before it, seed 0 */
 };
 

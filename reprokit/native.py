@@ -30,7 +30,7 @@ _K1, _K2, _K3 = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 
 MODES = {"record": 1, "replay": 2}
 POLICIES = {"strict": 1, "derive": 2, "live": 3}
-_PLAN = struct.Struct("<8sIIII32s512s512s512s256sIIIIqI64sI4QII2QI36s")
+_PLAN = struct.Struct("<8sIIII32s512s512s512s256sIIIIqI64sI4QII2QI4xq24x")
 _RANKS = (  # as in native/identity.c
     "RANK",
     "JAX_PROCESS_ID",
@@ -235,6 +235,20 @@ def write_shim_plan(path: Path, plan: Plan, shim: Path, python_path: Path) -> No
 
     ``shim`` and ``python_path`` are what the shim puts back into LD_PRELOAD and PYTHONPATH of a child.
     """
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(_shim_plan(plan, shim, python_path, os.fstat(fd).st_ctime_ns))
+
+
+def prepare_found(directory: Path, keep: int) -> None:
+    """Create the directory in which shim and supervisor keep what a recording changes, with the size of all copies."""
+    directory.mkdir(mode=0o700)
+    fd = os.open(directory / "room", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(struct.pack("<q", keep))
+
+
+def _shim_plan(plan: Plan, shim: Path, python_path: Path, started: int) -> bytes:
     varied = plan.varied
     data = _PLAN.pack(
         b"RKPLAN",
@@ -258,9 +272,6 @@ def write_shim_plan(path: Path, plan: Plan, shim: Path, python_path: Path) -> No
         os.getpid(),
         *_piped(),
         MODES[plan.mode] == MODES["replay"],  # its recording wrote down which programs it started
-        b"",
+        started,
     )
-    data += struct.pack("<Q", check_in_python(data))
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(data)
+    return data + struct.pack("<Q", check_in_python(data))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 RECORD, REPLAY, RUN = "record", "replay", "run"
 POLICIES = ("strict", "derive", "live")
 AGENT_PLAN_FORMAT = 1
-KEEP_OUTPUTS = 64 << 20
+KEEP_OUTPUTS = KEEP_FOUND = 64 << 20
 
 
 def past_tense(mode: str) -> str:
@@ -127,6 +127,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     console: bool = True  # keep what the command prints
     prove: bool = False  # run strace beside, and account for every request to the kernel
     keep_outputs: int = KEEP_OUTPUTS  # bytes of outputs of which copies are kept in the run directory
+    keep_found: int = KEEP_FOUND  # bytes of files that were there before and that a recording changes, likewise
     push: str = ""  # URL to which another process writes what the run saves
     data: tuple[str, ...] = ()  # files and directories that are part of what the run is made of
     profile: Path | None = None  # replay: the entropy directory of the recording
@@ -143,7 +144,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     capture: CapturePlan | None = None
     observed: bool = False  # run: take down metrics, weights, predictions and outputs, as recording does
     untouched: bool = False  # run: with nothing of reprokit in it; only its end and its outputs are taken down
-    aside: tuple[Path, ...] = ()  # run: directories in which nothing is an output of the command
+    aside: tuple[Path, ...] = ()  # directories in which nothing is an output of the command
     timeout: float | None = None  # seconds after which the command is ended
     recipe: RecipeUsed | None = None  # from which a part of this plan comes
     changed: tuple[str, ...] = ()  # replay: what is known to be different before the start

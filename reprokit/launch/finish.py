@@ -26,7 +26,6 @@ from reprokit.plan import RECORD, RUN, Plan, past_tense
 from reprokit.rundir import RunDirectory
 
 if TYPE_CHECKING:
-    from reprokit.launch.plain_run import WatchedFiles
     from reprokit.launch.profile_run import ProfiledRun
     from reprokit.launch.prove import Tracing
 
@@ -70,11 +69,12 @@ class Finish:
         interrupted: Callable[[], bool],
         companions: Sequence[RunCompanion] = (),
         recording_state: RecordingState | None = None,
-        watched_files: WatchedFiles | None = None,
+        *,
+        has_outputs: bool = True,
     ):
         self._plan, self._path, self._run, self._interrupted = plan, path, run, interrupted
         self.ended, self._companions = exit_status, companions
-        self._recording_state, self._watched_files = recording_state, watched_files
+        self._recording_state, self._has_outputs = recording_state, has_outputs
         self._fallback = None if plan.capture is None else plan.capture.fallback_of(path)
         self._disk_is_full = False  # the disk, at the end
 
@@ -84,7 +84,7 @@ class Finish:
         self._attempt(self._use_reserve)
         run.exit_code, run.signal = self.ended.exit_code, self.ended.signal_name
         run.duration, run.ended = time.monotonic() - start, rundir.utc_now()
-        recording_state, watched_files = self._recording_state, self._watched_files
+        recording_state = self._recording_state
         if recording_state is not None:
             self._attempt(lambda: self._write_proof(recording_state.tracing))
             self._attempt(lambda: self._finish_profiling(recording_state))
@@ -92,9 +92,7 @@ class Finish:
         elif self._plan.observed:
             self._attempt(self._seal_metrics)
         self._attempt(lambda: self._finish_agent(environment_collector))
-        if watched_files is not None:
-            self._attempt(lambda: self._write_changed_files(watched_files))
-        if recording_state is not None or watched_files is not None:
+        if self._has_outputs:
             self._attempt(self._collect_outputs)
         if recording_state is not None:
             run.signals = self._attempt(lambda: _signals_sent(self._path)) or []
@@ -261,19 +259,19 @@ class Finish:
             self._run.changed.append(change)
             warn(f"changed: {change}")
 
-    def _write_changed_files(self, watched_files: WatchedFiles) -> None:
-        watched_files.write(self._path)
-        if not watched_files.is_complete:
-            self._warn("too many files lie below the command's directory: which it wrote was not looked for")
-
     def _collect_outputs(self) -> None:
         plan = self._plan
-        outputs_file = outputs.collect(
-            self._path, plan.working_directory, self._interrupted, plan.keep_outputs, plan.moved, self._fallback
+        request = outputs.OutputRequest(
+            working_directory=plan.working_directory,
+            command=plan.command,
+            keep=plan.keep_outputs,
+            moved=plan.moved,
+            other=(*plan.aside, *filter(None, [self._fallback])),
         )
+        outputs_file = outputs.collect(self._path, request, self._interrupted)
         rundir.write_json(self._path / rundir.OUTPUTS, outputs_file)
         self._run.outputs = rundir.seal_file(self._path / rundir.OUTPUTS)
-        for note in outputs_file.not_compared:
+        for note in filter(None, (*outputs_file.not_compared, outputs_file.not_restorable)):
             say(f"outputs: {note}")
         if any(file.private_key for file in outputs_file.files):
             self._warn(_private_key_warning(outputs_file, plan.replay_of))

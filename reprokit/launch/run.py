@@ -28,7 +28,7 @@ from reprokit.launch.rundirectory import NewRun, shown
 from reprokit.launch.supervisor import LostProgramSocket, Supervisor
 from reprokit.model.run import FAILED, RunFile
 from reprokit.model.states import WITHOUT_SUPERVISOR, Uncovered, off
-from reprokit.plan import REPLAY, RUN, Plan, past_tense
+from reprokit.plan import RECORD, REPLAY, RUN, Plan, past_tense
 from reprokit.version import VERSION
 
 if TYPE_CHECKING:
@@ -276,6 +276,8 @@ class ShimmedRun:
         plan = self._plan
         native.write_shim_plan(new_run.path / rundir.SHIM_PLAN, plan, paths.shim, paths.bootstrap)
         (new_run.path / rundir.ENTROPY).mkdir(mode=0o700)
+        if plan.mode == RECORD:
+            native.prepare_found(new_run.path / rundir.FOUND, plan.keep_found)
         if plan.console:
             (new_run.path / rundir.CONSOLE).mkdir(mode=0o700)
         # Imported only by the runs that need it: each millisecond before the start delays every training.

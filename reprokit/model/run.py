@@ -9,7 +9,7 @@ import msgspec
 
 from reprokit.model.states import ON, Loading, Switch, Uncovered
 
-FORMAT = 8
+FORMAT = 9
 RUNNING: Final = "running"
 FINISHED: Final = "finished"
 FAILED: Final = "failed-to-start"
