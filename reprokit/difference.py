@@ -19,6 +19,7 @@ class Verdict(Enum):
     TOLERATED = "tolerated"  # not bitwise identical, and within the tolerance that was asked for
     DIFFERENT = "different"
     MISSING = "missing"  # one side has it, the other does not: counts as a difference
+    NOT_COMPARED = "not-compared"  # both sides changed it, and what it is now is not known of both
     INFORMATION = "information"  # shown, never compared
     NOT_RECORDED = "not-recorded"  # neither side has it
 
@@ -77,7 +78,7 @@ class Difference:
         verdicts = {child.verdict for child in self.children}
         if any(verdict.differs for verdict in verdicts):
             return Verdict.DIFFERENT
-        for verdict in (Verdict.TOLERATED, Verdict.INFORMATION, Verdict.IDENTICAL):
+        for verdict in (Verdict.NOT_COMPARED, Verdict.TOLERATED, Verdict.INFORMATION, Verdict.IDENTICAL):
             if verdict in verdicts:
                 return verdict
         return Verdict.NOT_RECORDED
@@ -94,16 +95,25 @@ class Difference:
         differing = (leaf for leaf in self.leaves() if leaf.verdict.differs)
         return min(differing, key=lambda leaf: leaf.role.value, default=None)
 
+    def first_of(self, verdict: Verdict) -> Difference | None:
+        """Return the first leaf in causal order with a verdict."""
+        return next((leaf for leaf in self.leaves() if leaf.verdict is verdict), None)
+
     def first_tolerated(self) -> Difference | None:
         """Return the first leaf in causal order whose bits differ within the tolerance that was asked for."""
-        return next((leaf for leaf in self.leaves() if leaf.verdict is Verdict.TOLERATED), None)
+        return self.first_of(Verdict.TOLERATED)
+
+    def decisive(self) -> Difference | None:
+        """Return the leaf because of which the whole is not identical; None if it is."""
+        return self.first() or self.first_of(Verdict.NOT_COMPARED) or self.first_tolerated()
 
 
 def overall(tree: Difference) -> Verdict:
-    """What came out of a whole comparison: different, within the tolerances that were asked for, or identical."""
+    """What came out of a whole comparison; identical only if nothing is left that was not compared."""
     if tree.verdict.differs:
         return Verdict.DIFFERENT
-    return Verdict.TOLERATED if tree.first_tolerated() is not None else Verdict.IDENTICAL
+    lesser = (Verdict.NOT_COMPARED, Verdict.TOLERATED)
+    return next((verdict for verdict in lesser if tree.first_of(verdict) is not None), Verdict.IDENTICAL)
 
 
 def group(name: str, children: tuple[Difference, ...], detail: str = "") -> Difference:

@@ -11,7 +11,8 @@ from msgspec import to_builtins
 
 from reprokit.cli import options, tolerances
 from reprokit.cli.output import present, print_json, say_next
-from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, NothingComparable
+from reprokit.difference import Verdict
+from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, EXIT_NOT_COMPARED, NothingComparable
 from reprokit.launch.rundirectory import shown
 from reprokit.run_home import keep_verdict, last_replay, newest_replay, pair_of
 from reprokit.rundir import RunDirectory
@@ -19,6 +20,14 @@ from reprokit.tolerance import QUANTITIES, Tolerances
 
 if TYPE_CHECKING:
     from reprokit.verify.compare.ranks import RankAgreement
+
+
+EXIT_STATUS = {
+    Verdict.IDENTICAL: EXIT_IDENTICAL,
+    Verdict.TOLERATED: EXIT_IDENTICAL,
+    Verdict.DIFFERENT: EXIT_DIFFERENT,
+    Verdict.NOT_COMPARED: EXIT_NOT_COMPARED,
+}
 
 
 @click.command(epilog="Example: reprokit verify last")
@@ -42,8 +51,9 @@ def command(
 
     Prints the verdict, then every category in causal order with the first difference in it. Times are shown
     and never compared. Exits with 0 if the runs are identical, 1 if they differ, 2 if they cannot be
-    compared; with a tolerance also with 0 if they are within it, and says so. A QUANTITY is one of loss,
-    metrics, trail, weights, predictions, scores, outputs.
+    compared, 3 if nothing differs but a file that changed could not be compared; with a tolerance also with 0
+    if they are within it, and says so. A QUANTITY is one of loss, metrics, trail, weights, predictions,
+    scores, outputs.
     """
     from reprokit.verify.compare import hosts
     from reprokit.verify.compare.runs import compare, require_whole
@@ -69,7 +79,7 @@ def command(
             say_next("reprokit", "profile", "--", *comparison.left.run.command)
     else:
         say_next("reprokit", "report", *map(shown, pair), "-o", "report.html")
-    context.exit(EXIT_DIFFERENT if comparison.verdict.differs else EXIT_IDENTICAL)
+    context.exit(EXIT_STATUS[comparison.verdict])
 
 
 def _of_hosts(left: Path, right: Path, *, every_leaf: bool, as_json: bool, accepted: Tolerances) -> int:
@@ -85,7 +95,7 @@ def _of_hosts(left: Path, right: Path, *, every_leaf: bool, as_json: bool, accep
     for comparison in compared.hosts.values():
         keep_verdict(comparison.left, comparison.right, comparison.verdict.value)
     present(compared, as_json=as_json, document=document_of_hosts, text=partial(print_hosts, every_leaf=every_leaf))
-    return EXIT_DIFFERENT if compared.verdict.differs else EXIT_IDENTICAL
+    return EXIT_STATUS[compared.verdict]
 
 
 def _of_ranks(run: Path) -> list[RankAgreement]:

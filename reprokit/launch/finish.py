@@ -261,14 +261,15 @@ class Finish:
 
     def _collect_outputs(self) -> None:
         plan = self._plan
-        request = outputs.OutputRequest(
-            working_directory=plan.working_directory,
+        outputs_file = outputs.collect(
+            self._path,
+            plan.working_directory,
+            self._interrupted,
+            plan.keep_outputs,
+            plan.moved,
             command=plan.command,
-            keep=plan.keep_outputs,
-            moved=plan.moved,
             other=(*plan.aside, *filter(None, [self._fallback])),
         )
-        outputs_file = outputs.collect(self._path, request, self._interrupted)
         rundir.write_json(self._path / rundir.OUTPUTS, outputs_file)
         self._run.outputs = rundir.seal_file(self._path / rundir.OUTPUTS)
         for note in filter(None, (*outputs_file.not_compared, outputs_file.not_restorable)):

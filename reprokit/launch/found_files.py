@@ -34,9 +34,9 @@ def collect(run: Path, results: Collection[str], places: PlaceNames, written: na
     }
     placed = {after for _, after in written.placed}
     for path in results:
-        if path not in noted and not any(name in placed for name in (path, *map(str, Path(path).parents))):
-            if found := _existed(path, start.st_ctime_ns):
-                noted[path] = found
+        is_placed = any(name in placed for name in (path, *map(str, Path(path).parents)))
+        if path not in noted and not is_placed and (found := _existed(path, start.st_ctime_ns)):
+            noted[path] = found
     listed = [_listed(run, path, found, places) for path, found in sorted(noted.items())[:MAX_FOUND]]
     _remove_others(run / rundir.FOUND, {found.kept for found in listed})
     return listed
@@ -50,8 +50,7 @@ def _noted(run: Path) -> Iterator[tuple[str, FoundFile]]:
         if match is None:
             continue
         kind, kept, size, mode, modified, rest = match.groups()
-        target, _, path = rest.rpartition(rb"\>") if kind == b"l" else (b"", b"", rest)
-        name = names.unescaped(path)
+        target, _, name = names.unescaped(rest).rpartition(os.fsdecode(names.TO))
         if name in seen or not name.startswith("/"):
             continue
         seen.add(name)
@@ -63,7 +62,7 @@ def _noted(run: Path) -> Iterator[tuple[str, FoundFile]]:
                 size=int(size) if kind == b"f" else 0,
                 mode=int(mode),
                 modified=int(modified),
-                target=names.unescaped(target),
+                target=target,
                 kept=None if kept == b"-" else kept.decode(),
             ),
         )

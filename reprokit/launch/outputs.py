@@ -9,7 +9,7 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -121,30 +121,33 @@ class DigestRefused(Exception):
     """The reason why a file or container has no digest."""
 
 
-class OutputRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run was asked to do, as far as it decides which files are its outputs."""
+def collect(
+    run: Path,
+    working_directory: Path,
+    interrupted: Callable[[], bool],
+    keep: int = 0,
+    moved: tuple[Path, Path] | None = None,
+    *,
+    command: Sequence[str] = (),
+    other: Iterable[Path] = (),
+) -> OutputsFile:
+    """Return what is left of the files that the run wrote, sorted by path; copies of at most `keep` bytes are kept.
 
-    working_directory: Path
-    command: tuple[str, ...] = ()
-    keep: int = 0  # bytes of all copies
-    moved: tuple[Path, Path] | None = None  # files below the second directory are listed as if below the first
-    other: tuple[Path, ...] = ()  # directories in which nothing is an output: snapshots, a study's own
-
-
-def collect(run: Path, request: OutputRequest, interrupted: Callable[[], bool]) -> OutputsFile:
-    """Return what is left of the files that the run wrote, sorted by path; small ones are copied."""
-    places = PlaceNames((run, *request.other), request.working_directory, request.moved)
+    Files below the second directory of `moved` are listed as if they were below the first. Nothing in the `other`
+    directories is an output: snapshots, and what a study writes itself.
+    """
+    places = PlaceNames((run, *other), working_directory, moved)
     written = names.written(run)
     resolver = names.Resolver()
     remaining = set(names.there(written, resolver, places.has_results)) - names.unchanged(run, written)
     seen = _results(remaining, places)
-    changed = _changed_files(run, request, places, written, interrupted)
+    changed = _changed_files(run, os.path.realpath(working_directory), command, places, written, interrupted)
     results = sorted(seen | changed.files, key=places.recorded_path)
     temporary = sorted(filter(places.is_temporary, remaining), key=places.recorded_path)
     regular_files = [path for path in results if not os.path.islink(path)]
     links = [path for path in results if os.path.islink(path)]
     missing = sorted(names.gone(written, places.has_lasting_results), key=places.recorded_path)
-    reading = OutputReading(run, interrupted, request.keep, MAX_BYTES)
+    reading = OutputReading(run, interrupted, keep, MAX_BYTES)
     return OutputsFile(
         files=[_output_file(path, places, reading, unseen=path not in seen) for path in regular_files[:MAX_FILES]],
         links=[_output_link(path, places) for path in links[:MAX_FILES]],
@@ -168,7 +171,8 @@ def _results(paths: set[str], places: PlaceNames) -> set[str]:
 
 def _changed_files(
     run: Path,
-    request: OutputRequest,
+    here: str,
+    command: Sequence[str],
     places: PlaceNames,
     written: names.WrittenNames,
     interrupted: Callable[[], bool],
@@ -177,8 +181,7 @@ def _changed_files(
     start = names.start_of(run)
     if start is None:
         return ChangedFiles()
-    named = list(places.named_by(request.command[1:]))  # the program itself lies among others
-    here = os.path.realpath(request.working_directory)
+    named = list(places.named_by(command[1:]))  # the program itself lies among others
     whole = [here, *(directory for directory, is_directory in named if is_directory)]
     results = list(filter(places.has_lasting_results, (*written.opened, *(after for _, after in written.placed))))
     above = {os.path.realpath(os.path.dirname(path)) for path in results}
@@ -220,9 +223,9 @@ def _identity(path: str) -> console_copies.Identity | None:
 def _output_file(path: str, places: PlaceNames, reading: OutputReading, *, unseen: bool) -> OutputFile:
     bare = OutputFile(path=places.name(path), size=0, digest="", unseen=unseen)
     try:
+        status = os.stat(path)
+        bare = msgspec.structs.replace(bare, size=status.st_size, modified=max(0, status.st_mtime_ns))
         with open(path, "rb", opener=rundir.open_regular) as file:
-            status = os.fstat(file.fileno())
-            bare = msgspec.structs.replace(bare, size=status.st_size, modified=max(0, status.st_mtime_ns))
             return _read(file, bare, reading)
     except DigestRefused as reason:
         return msgspec.structs.replace(bare, note=str(reason))
@@ -235,8 +238,8 @@ def _output_file(path: str, places: PlaceNames, reading: OutputReading, *, unsee
 def _read(file: IO[bytes], bare: OutputFile, reading: OutputReading) -> OutputFile:
     """Return the digests of a file, computed from its kept copy if there is one, so that both always match."""
     private_key = private_keys.is_private_key(file)
-    state_before = _file_state(file)
     copy = None if private_key or bare.path.endswith(CODE_SUFFIXES) else reading.copy(file)
+    state_before = _file_state(file)
     try:
         source = file if copy is None else copy
         digest = _digest(source, reading)

@@ -273,7 +273,8 @@ def _of_comparison(bare: PairResult, comparison: Comparison, *, together: bool) 
     children = [child for child in comparison.tree.children if not (together and child.name in FILE_CATEGORIES)]
     differing = [child.name for child in children if child.verdict.differs]
     judged = any(child.verdict is Verdict.IDENTICAL for child in children if child.name in (*PROCESS, EVALUATION))
-    is_known = bool(differing) or not together or judged
+    is_unknown = any(child.verdict is Verdict.NOT_COMPARED for child in children)
+    is_known = bool(differing) or (not is_unknown and (not together or judged))
     from reprokit.verify.compare.runs import not_loaded
     from reprokit.verify.show.comparison import shortened, verdict_line
 

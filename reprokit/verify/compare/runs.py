@@ -77,7 +77,7 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """Return whether the runs are identical, different, or within the requested tolerances."""
+        """Return whether the runs are identical, different, not compared, or within the requested tolerances."""
         return overall(self.tree)
 
 
@@ -234,9 +234,6 @@ def _limits(runs: RunPair, tree: Difference) -> Iterator[str]:
     if tracker_leaves:
         count = f"{len(tracker_leaves)} of the outputs, first {tracker_leaves[0].name}"
         yield f"not compared, as an experiment tracker writes times and run ids into them: {count}"
-    skipped = [leaf for leaf in skipped if leaf.exclusion is None]
-    if skipped:
-        yield f"not compared, as not read when the runs ended: {len(skipped)} of the outputs, first {skipped[0].name}"
     if tree.verdict.differs:
         environment_category = next(child for child in tree.children if child.name == _ENVIRONMENT)
         yield from data_reads.unknown_data(environment_category)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from reprokit.verify.compare.runs import Comparison
 
 NOT_BITWISE = "not bitwise identical; within the tolerance asked for"
+NOT_KNOWN = "nothing that was compared differs, but both runs changed what could not be compared"
 CAUSAL = ("entropy", "environment", "command", "seeds")  # categories of causes
 RACING = ("clock", "memory")  # sources of a run itself that can be causes
 CAUSES = 6  # likely causes of a difference that are listed
@@ -37,6 +38,7 @@ STYLES = {
     Verdict.TOLERATED: "yellow",
     Verdict.DIFFERENT: "bold red",
     Verdict.MISSING: "bold red",
+    Verdict.NOT_COMPARED: "bold yellow",
     Verdict.INFORMATION: "cyan",
     Verdict.NOT_RECORDED: "dim",
 }
@@ -59,6 +61,9 @@ def verdict_line(comparison: Comparison) -> str:
     first = comparison.tree.first()
     if first is not None:
         return f"different: {shortened(sentence(first))}"
+    not_compared = comparison.tree.first_of(Verdict.NOT_COMPARED)
+    if not_compared is not None:
+        return f"not-compared: {NOT_KNOWN}, first {shortened(sentence(not_compared))}"
     tolerated = comparison.tree.first_tolerated()
     if tolerated is not None:
         return f"tolerated: {NOT_BITWISE}; first {shortened(sentence(tolerated))}"
@@ -121,6 +126,10 @@ def headline(category: Difference) -> str:
         return category.detail
     if first is not None:
         return sentence(first) + _more_words(category)
+    not_compared = category.first_of(Verdict.NOT_COMPARED)
+    if not_compared is not None:
+        count = sum(1 for leaf in category.leaves() if leaf.verdict is Verdict.NOT_COMPARED)
+        return sentence(not_compared) + (f" (and {count - 1} more)" if count > 1 else "")
     tolerated = category.first_tolerated()
     if tolerated is not None:
         count = sum(1 for leaf in category.leaves() if leaf.verdict is Verdict.TOLERATED)
@@ -209,7 +218,7 @@ def _side(name: str, run: RunDirectory) -> str:
 
 def document(comparison: Comparison) -> dict[str, Any]:
     """Return the comparison as a JSON document, with texts as they are in the run directories."""
-    first = comparison.tree.first() or comparison.tree.first_tolerated()
+    first = comparison.tree.decisive()
     return {
         "format": FORMAT,
         "verdict": comparison.verdict.value,

@@ -26,7 +26,7 @@ def _verdict(result: HostsComparison) -> str:
     if result.lacking:
         name, side = result.lacking[0]
         return f"different: the {side} run has no part of host {name}"
-    name, comparison = next(iter(result.hosts.items()))
+    name, comparison = next(item for item in result.hosts.items() if item[1].verdict is result.verdict)
     if result.verdict is Verdict.IDENTICAL:
         return (
             f"identical: on each of {len(result.hosts)} hosts everything that was recorded and is compared is the same"
