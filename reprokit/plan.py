@@ -6,12 +6,13 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
+from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from reprokit.model.run import CaptureAsked, ProfilingFacts, RecipeUsed, ReplayOf
+from reprokit.model.run import CaptureAsked, ProfilingFacts, RecipeUsed, ReplayOf, StartFiles
 from reprokit.model.states import ON, WITH_GRADIENTS, Switch
 
 if TYPE_CHECKING:
@@ -45,6 +46,14 @@ def new_key() -> bytes:
 def key_of_seed(text: str) -> bytes:
     """Return the key that a user's text stands for: the same text gives the same entropy in every run."""
     return hashlib.sha256(b"reprokit-seed-1\0" + text.encode("utf-8", "surrogateescape")).digest()
+
+
+class ReplayStart(Enum):
+    """The files from which a replay starts, and what becomes of its outputs."""
+
+    HERE = auto()  # whatever is there
+    FOUND = auto()  # those that its recording found; then the directory has the replay's outputs
+    FOUND_AND_BACK = auto()  # likewise; then everything is as it was before
 
 
 class RedoPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,6 +141,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     data: tuple[str, ...] = ()  # files and directories that are part of what the run is made of
     profile: Path | None = None  # replay: the entropy directory of the recording
     replay_of: ReplayOf | None = None
+    start: ReplayStart = ReplayStart.HERE
+    started_from: StartFiles | None = None  # where the caller has set files aside itself
     force: bool = False  # replay: also where the recorded seeds cannot be read
     variables: Mapping[str, str] | None = None  # replay: the kept variables as they were
     processors: int | None = None  # replay: how many the command may use, where it may use more than it could

@@ -467,7 +467,8 @@ def _leaf_cases(suite: str, comparison: Comparison) -> Iterator[Case]:
 
 
 def _case(suite: str, category: str, leaf: Difference) -> Case:
-    outcome = {Verdict.IDENTICAL: PASSED, Verdict.NOT_COMPARED: TROUBLE}.get(leaf.verdict, FAILED)
+    outcomes: Mapping[Verdict, Outcome] = {Verdict.IDENTICAL: PASSED, Verdict.NOT_COMPARED: TROUBLE}
+    outcome = outcomes.get(leaf.verdict, FAILED)
     return Case(
         suite=suite,
         name=f"{category}: {leaf.name}",

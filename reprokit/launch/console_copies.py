@@ -16,7 +16,8 @@ Identity = tuple[int, int]  # device and inode
 
 def identities() -> set[Identity]:
     """Return the files behind this process's standard streams, and those that readers of its pipes write to."""
-    found, pipes = set(), set()
+    found: set[Identity] = set()
+    pipes: set[Identity] = set()
     for descriptor in range(3):
         with suppress(OSError):
             status = os.fstat(descriptor)

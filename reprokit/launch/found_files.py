@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from reprokit import names, private_keys, rundir
 from reprokit.launch.file_times import born
 from reprokit.launch.output_places import PlaceNames
@@ -97,17 +99,7 @@ def _listed(run: Path, path: str, found: FoundFile, places: PlaceNames) -> Found
             if not private_keys.is_private_key(copy):
                 digest = rundir.sealed(copy).digest
     kept = found.kept if digest is not None else None
-    target = places.name(found.target) if found.target.startswith("/") else found.target
-    return FoundFile(
-        path=places.name(path),
-        kind=found.kind,
-        size=found.size,
-        mode=found.mode,
-        modified=found.modified,
-        target=target,
-        kept=kept,
-        digest=digest,
-    )
+    return msgspec.structs.replace(found, path=places.name(path), kept=kept, digest=digest)
 
 
 def _remove_others(directory: Path, kept: set[str | None]) -> None:

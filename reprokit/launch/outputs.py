@@ -150,7 +150,7 @@ def collect(
     reading = OutputReading(run, interrupted, keep, MAX_BYTES)
     return OutputsFile(
         files=[_output_file(path, places, reading, unseen=path not in seen) for path in regular_files[:MAX_FILES]],
-        links=[_output_link(path, places) for path in links[:MAX_FILES]],
+        links=[_output_link(path, places, unseen=path not in seen) for path in links[:MAX_FILES]],
         left_out=max(0, len(regular_files) - MAX_FILES) + max(0, len(links) - MAX_FILES) + (not written.is_whole),
         gone=[places.name(path) for path in missing[:MAX_GONE]],
         gone_more=max(0, len(missing) - MAX_GONE),
@@ -204,12 +204,13 @@ def _wandb_files(paths: set[str]) -> Iterator[str]:
         yield os.path.join(directory, "files", "wandb-summary.json")
 
 
-def _output_link(path: str, places: PlaceNames) -> OutputLink:
+def _output_link(path: str, places: PlaceNames, *, unseen: bool) -> OutputLink:
     try:
         target = os.readlink(path)
     except OSError:
         target = ""
-    return OutputLink(path=places.name(path), target=places.name(target) if target.startswith("/") else target)
+    text = places.name(target) if target.startswith("/") else target
+    return OutputLink(path=places.name(path), target=text, unseen=unseen)
 
 
 def _identity(path: str) -> console_copies.Identity | None:

@@ -16,7 +16,7 @@ from reprokit.launch import compute_pins, host, variables
 from reprokit.launch import environment as environments
 from reprokit.model.run import FAILED, ReplayOf, RunFile, timestamp
 from reprokit.model.states import ON, WITHOUT_SUPERVISOR, Switch, off
-from reprokit.plan import KEEP_OUTPUTS, RECORD, REPLAY, RUN, CapturePlan, Plan, RulesPlan
+from reprokit.plan import KEEP_OUTPUTS, RECORD, REPLAY, RUN, CapturePlan, Plan, ReplayStart, RulesPlan
 from reprokit.printable import printable
 from reprokit.rundir import RunDirectory
 from reprokit.version import VERSION
@@ -42,6 +42,7 @@ def replay_plan(
     pin_versions: bool = False,
     question: Question | None = None,
     rules: RulesPlan | None = None,
+    start: ReplayStart = ReplayStart.FOUND,
 ) -> Plan:
     """Return the plan that replays the recorded command with its recorded entropy."""
     _require_replayable(recording)
@@ -88,6 +89,7 @@ def replay_plan(
         recipe=run.recipe,
         capture=capture or _capture(run),
         force=force,
+        start=start,
         question=question,
         rules=rules,
         changed=(*_changes(recording, chosen_command, directory), *pins.changes),

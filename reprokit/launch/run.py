@@ -10,7 +10,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,9 +26,9 @@ from reprokit.launch.messages import say, warn
 from reprokit.launch.process import Child, ExitStatus, LateSignals, ResourceUsage, Termination
 from reprokit.launch.rundirectory import NewRun, shown
 from reprokit.launch.supervisor import LostProgramSocket, Supervisor
-from reprokit.model.run import FAILED, RunFile
+from reprokit.model.run import FAILED, RunFile, StartFiles
 from reprokit.model.states import WITHOUT_SUPERVISOR, Uncovered, off
-from reprokit.plan import RECORD, REPLAY, RUN, Plan, past_tense
+from reprokit.plan import RECORD, REPLAY, RUN, Plan, ReplayStart, past_tense
 from reprokit.version import VERSION
 
 if TYPE_CHECKING:
@@ -73,15 +73,28 @@ def execute(plan: Plan, *watches: Watch) -> CompletedRun:
     instruments = _instruments(plan)
     with preload_paths(native.shim_path()) as paths:
         new_run = NewRun(plan.output, plan.overwrite, becomes_last=instruments.becomes_last)
-        try:
-            prepared = _prepare(plan, command, user_variables, instruments, paths, new_run)
-        except OSError as error:
-            new_run.discard()
-            raise errors.CannotWriteRun(f"{new_run.place}: {error.strerror}; choose another place with -o") from None
-        except BaseException:
-            new_run.discard()
-            raise
-        return _execute(prepared, instruments, watches)
+        with ExitStack() as stack:
+            try:
+                start = stack.enter_context(_started_from(plan, new_run.place))
+                prepared = _prepare(plan, command, user_variables, instruments, paths, new_run, start)
+            except OSError as error:
+                new_run.discard()
+                raise errors.CannotWriteRun(
+                    f"{new_run.place}: {error.strerror}; choose another place with -o"
+                ) from None
+            except BaseException:
+                new_run.discard()
+                raise
+            return _execute(prepared, instruments, watches)
+
+
+def _started_from(plan: Plan, place: Path) -> AbstractContextManager[StartFiles | None]:
+    """Return a context in which the files are there from which the run is to start."""
+    if plan.mode != REPLAY or plan.start is ReplayStart.HERE:
+        return nullcontext(plan.started_from or StartFiles(here=True) if plan.mode == REPLAY else None)
+    from reprokit.launch import starting_files
+
+    return starting_files.for_launcher(plan, place)
 
 
 def _instruments(plan: Plan) -> ShimmedRun | UnshimmedRun:
@@ -110,12 +123,14 @@ def _prepare(
     instruments: ShimmedRun | UnshimmedRun,
     paths: PreloadPaths,
     new_run: NewRun,
+    start: StartFiles | None,
 ) -> PreparedRun:
     """Write what shim and agent need into the new run directory, and move it to its final path."""
     patches = patched_by(plan, command, user_variables)
     environment = instruments.environment(user_variables if patches is None else patches.variables, new_run, paths)
     run = run_file(plan, user_variables, environment)
     run.patches = [] if patches is None else patches.states
+    run.start = start
     instruments.prepare(run, new_run, paths)
     write_agent_plan(plan, new_run, paths, patches)
     rundir.write_json(new_run.path / rundir.RUN, run)

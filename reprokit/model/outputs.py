@@ -26,11 +26,12 @@ class OutputFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     unseen: bool = False  # whether nothing was seen to write it: a program past the shim, or another one
 
 
-class OutputLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class OutputLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A symbolic link that the run put in place."""
 
     path: str  # as OutputFile.path
     target: str  # its text; an absolute path below the working directory is made relative
+    unseen: bool = False  # as OutputFile.unseen
 
 
 class FoundFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

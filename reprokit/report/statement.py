@@ -114,7 +114,7 @@ def _rerun(facts: AuditFacts, notes: tuple[str, ...]) -> Rerun:
         compared=tuple(
             predicate.Compared(
                 name=f"{category.name}: {item.name}",
-                verdict=item.verdict,  # type: ignore[arg-type]
+                verdict=item.verdict,
                 first=item.left,
                 second=item.right,
             )

@@ -26,7 +26,7 @@ from reprokit.launch.launcher_process import LaunchResult, execute
 from reprokit.launch.messages import warn
 from reprokit.launch.replay_plan import replay_plan
 from reprokit.model.run import RunFile
-from reprokit.plan import RECORD, RUN, Plan
+from reprokit.plan import RECORD, RUN, Plan, ReplayStart
 from reprokit.rundir import RunDirectory
 from reprokit.study.results import Evaluation, Mode, Outcome, PairResult, Part, RunResult, encode
 from reprokit.study.store import PREDICTIONS, name_of
@@ -126,7 +126,9 @@ def lost(task: Task, words: str) -> RunResult:
 
 def _plan(task: Task) -> Plan:
     if task.mode == "replayed":
-        plan = replay_plan(RunDirectory(Path(task.recording)), Path(task.run))
+        # Runs at the same time write the same files: none of them may be moved.
+        start = ReplayStart.FOUND if task.together == 1 else ReplayStart.HERE
+        plan = replay_plan(RunDirectory(Path(task.recording)), Path(task.run), start=start)
         return msgspec.structs.replace(plan, timeout=task.timeout)
     directory = Path(task.working_directory)
     return Plan(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from reprokit.launch import outputs
-from tests.support import COMMAND, Reprokit, python, training_text
+from tests.support import Reprokit, python, training_text
 
 WRITTEN = training_text("placed_outputs.py")
 
@@ -80,5 +79,3 @@ os.rename("a\\>\n", "b\\>\n\\")
     assert reprokit.record(*python(code)).returncode == 0
     assert [file["path"] for file in listed(reprokit.last)["files"]] == ["b\\>\n\\/x"]
     assert listed(reprokit.last)["gone"] == []
-
-
