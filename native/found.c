@@ -19,12 +19,13 @@
 #define MARGIN   (64 << 20) /* bytes left free on the disk */
 #define TRIES    100        /* of a copy that signals interrupt */
 #define NO_COPY  "-"
-#define KEPT     128 /* bytes of a copy's name */
+#define KEPT     64 /* bytes of a copy's name */
 #define FILE_OF  "/found/"
 #define PATH     (RK_RUN_PATH + KEPT)
 #define INTEGERS 5 /* in a line */
 
-_Static_assert(INTEGERS * RK_MOMENT + KEPT <= 8 * RK_MOMENT + PATH_MAX, "a line fits");
+_Static_assert(2 * PATH <= PATH_MAX, "two paths fit into one");
+_Static_assert(INTEGERS *RK_MOMENT + KEPT <= 8 * RK_MOMENT + PATH_MAX, "a line fits");
 
 static bool is_of_start(const struct stat *status) {
     return (int64_t)status->st_ctim.tv_sec * 1000000000 + status->st_ctim.tv_nsec < rk_plan.started;
@@ -41,9 +42,9 @@ static bool is_first_look(const struct stat *status) {
  * NOISE of reprokit/names.py. */
 static bool is_noise(const char *path) {
     static const char *const noise[] = {
-        "/.cache/",      "/.git/",     "/.ipynb_checkpoints/", "/.ipython/",      "/.jupyter/",
-        "/.keras/",      "/.nv/",      "/.matplotlib/",        "/.mypy_cache/",   "/.pytest_cache/",
-        "/.reprokit/",   "/.triton/",  "/__pycache__/",        "/site-packages/", "/dist-packages/",
+        "/.cache/",    "/.git/",    "/.ipynb_checkpoints/", "/.ipython/",      "/.jupyter/",
+        "/.keras/",    "/.nv/",     "/.matplotlib/",        "/.mypy_cache/",   "/.pytest_cache/",
+        "/.reprokit/", "/.triton/", "/__pycache__/",        "/site-packages/", "/dist-packages/",
     };
     for (size_t i = 0; i < RK_LENGTH(noise); i++)
         if (strstr(path, noise[i])) return true;
@@ -52,19 +53,20 @@ static bool is_noise(const char *path) {
 
 /* ---- one copy ------------------------------------------------------------------------------------------- */
 
-static void make_path(char path[PATH], const char *name, const char *suffix) {
+/* Paths are in the scratch memory, as stacks can be small: what was a parent's path is no longer needed. */
+static char *make_path(struct rk_scratch *scratch, size_t number, const char *name, const char *suffix) {
+    char *path = scratch->parent + number * PATH;
     size_t n = rk_append(path, PATH, 0, rk_run);
     n = rk_append(path, PATH, n, FILE_OF);
     n = rk_append(path, PATH, n, name);
     rk_append(path, PATH, n, suffix);
+    return path;
 }
 
 /* Takes bytes from what all processes may copy; a negative number gives them back. */
-static bool take_room(int64_t size) {
-    char path[PATH];
+static bool take_room(struct rk_scratch *scratch, int64_t size) {
     struct stat status;
-    make_path(path, "room", "");
-    int fd = rk_open(path, O_RDWR | O_NOFOLLOW, 0);
+    int fd = rk_open(make_path(scratch, 0, "room", ""), O_RDWR | O_NOFOLLOW, 0);
     if (fd < 0) return false;
     bool is_whole = rk_call(SYS_fstat, fd, (long)&status, 0, 0, 0, 0) == 0 && status.st_size == sizeof(int64_t);
     int64_t *room = is_whole ? rk_map(sizeof(*room), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : NULL;
@@ -114,29 +116,29 @@ static bool fill_copy(int from, const char *path, const struct stat *status) {
 }
 
 /* Copies a file under a temporary name first: another process may copy it too, and change it once it has. */
-static bool make_copy(int from, const char *name, const struct stat *status) {
-    char part[PATH], path[PATH], suffix[KEPT] = ".";
+static bool make_copy(struct rk_scratch *scratch, int from, const char *name, const struct stat *status) {
+    char suffix[32] = ".";
     rk_append(suffix, sizeof(suffix), rk_append_number(suffix, sizeof(suffix), 1, (uint64_t)rk_getpid()), ".new");
-    make_path(path, name, "");
+    const char *path = make_path(scratch, 0, name, ""), *part = make_path(scratch, 1, name, suffix);
     if (rk_call(SYS_faccessat, AT_FDCWD, (long)path, 0, 0, 0, 0) == 0) return true;
-    make_path(part, name, suffix);
     bool is_copied = fill_copy(from, part, status);
-    long error = is_copied ? rk_call(SYS_renameat2, AT_FDCWD, (long)part, AT_FDCWD, (long)path, RK_NO_REPLACE, RK_MARK)
-                           : -EIO;
+    long error =
+        is_copied ? rk_call(SYS_renameat2, AT_FDCWD, (long)part, AT_FDCWD, (long)path, RK_NO_REPLACE, RK_MARK) : -EIO;
     if (error) rk_call(SYS_unlinkat, AT_FDCWD, (long)part, 0, 0, 0, 0);
     return !error || error == -EEXIST;
 }
 
 /* Writes the name of the copy, or "-". */
-static void keep_bytes(int directory, const char *path, const struct stat *status, int flags, char name[KEPT]) {
+static void keep_bytes(struct rk_scratch *scratch, int directory, const char *path, const struct stat *status,
+                       int flags, char name[KEPT]) {
     size_t n = rk_append_number(name, KEPT, 0, status->st_dev);
     n = rk_append(name, KEPT, n, "-");
     rk_append_number(name, KEPT, n, status->st_ino);
     flags |= O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
     int from = (int)rk_call(SYS_openat, directory, (long)path, flags, 0, 0, RK_MARK);
-    bool has_room = from >= 0 && take_room(status->st_size);
-    bool is_kept = has_room && make_copy(from, name, status);
-    if (has_room && !is_kept) take_room(-status->st_size);
+    bool has_room = from >= 0 && take_room(scratch, status->st_size);
+    bool is_kept = has_room && make_copy(scratch, from, name, status);
+    if (has_room && !is_kept) take_room(scratch, -status->st_size);
     if (from >= 0) rk_close(from);
     if (!is_kept) rk_append(name, KEPT, 0, NO_COPY);
 }
@@ -178,12 +180,13 @@ static size_t write_line(struct rk_scratch *scratch, char kind, const char *kept
     return n;
 }
 
-static void keep(int directory, const char *path, const struct stat *status, enum rk_change change,
-                 struct rk_scratch *scratch) {
+/* Not inlined: the usual case must not pay for its stack. */
+__attribute__((noinline)) static void keep(int directory, const char *path, const struct stat *status,
+                                           enum rk_change change, struct rk_scratch *scratch) {
     char kept[KEPT] = NO_COPY, kind = kind_of(status, change);
     if (!find_name(directory, path, change, scratch) || !rk_is_program_file(scratch->path) || is_noise(scratch->path))
         return;
-    if (kind == 'f') keep_bytes(directory, path, status, change == RK_OPENED ? 0 : O_NOFOLLOW, kept);
+    if (kind == 'f') keep_bytes(scratch, directory, path, status, change == RK_OPENED ? 0 : O_NOFOLLOW, kept);
     if (kind == 'l') {
         long n = rk_call(SYS_readlinkat, directory, (long)path, (long)scratch->from, PATH_MAX - 1, 0, 0);
         scratch->from[n < 0 ? 0 : n] = 0;

@@ -20,7 +20,8 @@ bool rk_is_in_memory(const char *path);          /* whether a path lies in /dev/
 bool rk_is_program_file(const char *path);       /* whether it is no device, and no file of the kernel's or the run's */
 /* Escapes a backslash as "\\" and a line feed as "\\n", so that each path is one line. */
 size_t rk_escape(char *line, const char *path);
-/* Appends "\\@", the monotonic time in nanoseconds and a line feed. The times order lines of all processes and lists. */
+/* Appends "\\@", the monotonic time in nanoseconds and a line feed. The times order lines of all processes and lists.
+ */
 size_t rk_append_moment(char *line, size_t n);
 /* Writes the absolute path of a descriptor and returns its length: 0 if it has none or was deleted, at least `size` if
  * it does not fit. */

@@ -37,11 +37,11 @@ static int after_naming(int result, int from_directory, const char *from, int to
     return result;
 }
 
-#define RENAME(name, from_directory, to_directory, flags, ...)                                              \
-    before_naming(from_directory, from, to_directory, to, flags);                                           \
+#define RENAME(name, from_directory, to_directory, flags, ...)                                                \
+    before_naming(from_directory, from, to_directory, to, flags);                                             \
     int result = RK_LIKELY(renames_directly) ? rename_directly(from_directory, from, to_directory, to, flags) \
-                                             : RK_REAL(name)(__VA_ARGS__);                                  \
-    if ((flags) & RENAME_EXCHANGE) after_naming(result, to_directory, to, from_directory, from);            \
+                                             : RK_REAL(name)(__VA_ARGS__);                                    \
+    if ((flags) & RENAME_EXCHANGE) after_naming(result, to_directory, to, from_directory, from);              \
     return after_naming(result, from_directory, from, to_directory, to)
 
 RK_EXPORT int rename(const char *from, const char *to) { RENAME(rename, AT_FDCWD, AT_FDCWD, 0u, from, to); }
@@ -105,10 +105,10 @@ static void before_removal(int directory, const char *path) {
     if (rk_active()) rk_before_change(directory, path, RK_REMOVED);
 }
 
-#define REMOVE(name)                        \
-    RK_EXPORT int name(const char *path) {  \
-        before_removal(AT_FDCWD, path);     \
-        return RK_REAL(name)(path);         \
+#define REMOVE(name)                       \
+    RK_EXPORT int name(const char *path) { \
+        before_removal(AT_FDCWD, path);    \
+        return RK_REAL(name)(path);        \
     }
 REMOVE(unlink)
 REMOVE(rmdir)
@@ -130,10 +130,10 @@ static int after_truncate(int result, const char *path) {
     return result;
 }
 
-#define TRUNCATE(name, type)                                        \
-    RK_EXPORT int name(const char *path, type size) {               \
+#define TRUNCATE(name, type)                                          \
+    RK_EXPORT int name(const char *path, type size) {                 \
         if (rk_active()) rk_before_change(AT_FDCWD, path, RK_OPENED); \
-        return after_truncate(RK_REAL(name)(path, size), path);     \
+        return after_truncate(RK_REAL(name)(path, size), path);       \
     }
 TRUNCATE(truncate, off_t)
 TRUNCATE(truncate64, off64_t)

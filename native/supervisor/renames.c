@@ -1,5 +1,5 @@
-/* renames.c - renames that the shim does not see, as by Rust's safetensors: their names are noted, and what they replace
- * is kept, as the shim does (placed.c). Then the kernel executes them.
+/* renames.c - renames that the shim does not see, as by Rust's safetensors: their names are noted, and what they
+ * replace is kept, as the shim does (placed.c). Then the kernel executes them.
  *
  * The kernel has not yet checked the names: one that fails adds a name at which nothing is, or nothing new.
  */
@@ -52,7 +52,8 @@ void rk_note_rename(const struct request *request) {
     is_short = request->number == SYS_rename;
 #endif
     bool exchanges = request->number == SYS_renameat2 && arguments[4] & RENAME_EXCHANGE;
-    if (request->thread <= 0 || !read_path(request, is_short ? AT_FDCWD : (int)arguments[0], arguments[!is_short], from) ||
+    if (request->thread <= 0 ||
+        !read_path(request, is_short ? AT_FDCWD : (int)arguments[0], arguments[!is_short], from) ||
         !read_path(request, is_short ? AT_FDCWD : (int)arguments[2], arguments[is_short ? 1 : 3], to))
         return;
     rk_before_change(AT_FDCWD, from, RK_MOVED);

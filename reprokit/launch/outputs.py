@@ -183,8 +183,9 @@ def _changed_files(
         return ChangedFiles()
     named = list(places.named_by(command[1:]))  # the program itself lies among others
     whole = [here, *(directory for directory, is_directory in named if is_directory)]
-    results = list(filter(places.has_lasting_results, (*written.opened, *(after for _, after in written.placed))))
-    above = {os.path.realpath(os.path.dirname(path)) for path in results}
+    results = list(filter(places.has_results, (*written.opened, *(after for _, after in written.placed))))
+    # In shared memory lie files of many programs.
+    above = {os.path.realpath(os.path.dirname(path)) for path in filter(places.has_lasting_results, results)}
     search = ChangeSearch(start.st_ctime_ns, places.is_searched, interrupted)
     changed = search.run(whole, [*(directory for directory, _ in named), *sorted(above)])
     changed.files = set(filter(places.may_be_written_unseen, changed.files))

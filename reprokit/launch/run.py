@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 RESERVED = 128 << 10  # bytes: the size of run.json, environment.json and outputs.json of a usual run
 Watch = Callable[[Child], None]
+CLOCK_REALTIME_COARSE = 5  # of Linux; file systems take their times from it
+MAX_TICK = 10  # milliseconds
 
 MAX_REASON = 4096  # bytes read of the file in which the shim reports why a strict replay stopped
 
@@ -219,6 +221,7 @@ def _execute(prepared: PreparedRun, instruments: ShimmedRun | UnshimmedRun, watc
     plan, command, run, path = prepared.plan, prepared.command, prepared.run, prepared.path
     _say_beginning(plan, run)
     instruments.arm(prepared)
+    _await_tick(path / rundir.AGENT_PLAN)
     start = time.monotonic()
     try:
         child = instruments.start(prepared)
@@ -251,6 +254,15 @@ def _execute(prepared: PreparedRun, instruments: ShimmedRun | UnshimmedRun, watc
     if upload is not None:
         upload.finish(lambda: late_signals.interrupted)
     return CompletedRun(path, finish.ended, child.used)
+
+
+def _await_tick(plan: Path) -> None:
+    """Wait until file systems give later times than that of the agent's plan: what changes then is of the run."""
+    written = plan.stat().st_ctime_ns
+    for _ in range(MAX_TICK):
+        if time.clock_gettime_ns(CLOCK_REALTIME_COARSE) > written:
+            break
+        time.sleep(0.001)
 
 
 def _say_beginning(plan: Plan, run: RunFile) -> None:

@@ -34,7 +34,7 @@ def test_reading_a_profile_leaves_room_for_thread_local_variables() -> None:
 def test_a_shim_of_another_abi_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = make_shim(tmp_path / "other.so", "unsigned reprokit_abi(void) { return 99; }")
     monkeypatch.setattr(native, "shim_path", lambda: other)
-    with pytest.raises(ShimMissing, match="has ABI 99, this reprokit needs 5"):
+    with pytest.raises(ShimMissing, match="has ABI 99, this reprokit needs 6"):
         native.load_shim()
 
 

@@ -112,7 +112,8 @@ def test_lists_of_others_move_nothing_and_damaged_ones_are_refused(tmp_path: Pat
     place = tmp_path / ".reprokit" / "aside-planted"
     place.mkdir(parents=True)
     (place / "0").write_text("planted")
-    (place / "paths.json").write_text(json.dumps([str(tmp_path / "elsewhere")]))
+    planted = {"directory": str(tmp_path), "replay": str(recorded.path), "entries": [{"path": "elsewhere"}]}
+    (place / "paths.json").write_text(json.dumps(planted))
     with outputs_aside(recorded, tmp_path / "replay"):
         assert not (tmp_path / "last.pt").exists()
     assert (tmp_path / "last.pt").exists()
