@@ -267,8 +267,8 @@ class Finish:
             self._interrupted,
             plan.keep_outputs,
             plan.moved,
-            command=plan.command,
-            other=(*plan.aside, *filter(None, [self._fallback])),
+            plan.command,
+            (*plan.aside, *filter(None, [self._fallback])),
         )
         rundir.write_json(self._path / rundir.OUTPUTS, outputs_file)
         self._run.outputs = rundir.seal_file(self._path / rundir.OUTPUTS)

@@ -127,7 +127,6 @@ def collect(
     interrupted: Callable[[], bool],
     keep: int = 0,
     moved: tuple[Path, Path] | None = None,
-    *,
     command: Sequence[str] = (),
     other: Iterable[Path] = (),
 ) -> OutputsFile:

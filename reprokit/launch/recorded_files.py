@@ -16,15 +16,17 @@ from reprokit.names import NOISE
 from reprokit.run_home import HOME, home_of
 from reprokit.rundir import RunDirectory
 
+MAX_RUNS = 200  # that are looked at
+
 
 class RecordedFiles:
     """The outputs of a recording, as names that are relative to its working directory where they are below it."""
 
-    def __init__(self, recording: RunDirectory, directory: Path, moved: tuple[Path, Path] | None) -> None:
+    def __init__(self, recording: RunDirectory, directory: Path, moved: tuple[Path, Path] | None, replay: Path) -> None:
         outputs = recording.outputs()
         self.is_listed = outputs is not None
         outputs = outputs or OutputsFile()
-        self._recording = recording
+        self._recording, self._replay = recording, replay
         self._directory = os.path.realpath(directory)
         self._moved = None if moved is None else (os.path.realpath(moved[0]), os.path.realpath(moved[1]))
         self.directory = self._directory if self._moved is None else self._before(self._directory)
@@ -87,32 +89,34 @@ class RecordedFiles:
         return (state.size, state.modified) == (found.size, found.modified) and _digest(path) == found.digest
 
     def is_of_recording(self, path: Path, name: str) -> bool:
-        """Return whether a file is what the recording or an earlier replay of it left, or holds the same."""
+        """Return whether a file holds what the recording or an earlier replay left, or another run has a copy of."""
         state, file, link = state_of(path), self._files.get(name), self._links.get(name)
         if link is not None and path.is_symlink():
             return os.readlink(path) in (link.target, os.path.join(self.directory, link.target))
         if file is None or state is None or path.is_symlink():
             return is_directory(path)
-        is_known = (state.size, state.modified) in {(file.size, file.modified), *self._of_replays.get(name, ())}
-        return is_known or (state.size == file.size and _digest(path) == file.digest)
+        if (state.size, state.modified) == (file.size, file.modified):
+            return True
+        is_same = state.size == file.size and _digest(path) == file.digest
+        return is_same or (state.size, state.modified) in self._of_other_runs.get(name, ())
 
     @cached_property
-    def _of_replays(self) -> dict[str, set[tuple[int, int]]]:
-        """Sizes and times of the files that the replays left which are here."""
+    def _of_other_runs(self) -> dict[str, set[tuple[int, int]]]:
+        """Sizes and times of what other runs left: replays of the recording, and those that have a copy of it."""
         states: dict[str, set[tuple[int, int]]] = {}
-        for replay in self._replays():
+        for run in self._other_runs():
+            asked = run.run.replay_of
+            is_replay = asked is not None and asked.run_id == self._recording.run.run_id
             with suppress(ReprokitError):
-                outputs = replay.outputs() or OutputsFile()
-                for file in outputs.files:
-                    states.setdefault(file.path, set()).add((file.size, file.modified))
+                for file in (run.outputs() or OutputsFile()).files:
+                    if is_replay or file.kept is not None:
+                        states.setdefault(file.path, set()).add((file.size, file.modified))
         return states
 
-    def _replays(self) -> Iterator[RunDirectory]:
-        homes = dict.fromkeys((self._recording.path.resolve().parent, home_of(Path(self._directory))))
-        for home in homes:
-            for run in run_home.newest_first(home) if home.is_dir() else ():
-                if run.run.replay_of is not None and run.run.replay_of.run_id == self._recording.run.run_id:
-                    yield run
+    def _other_runs(self) -> Iterator[RunDirectory]:
+        places = self._recording.path.resolve().parent, self._replay.parent, home_of(Path(self._directory))
+        runs = [run for place in dict.fromkeys(places) if place.is_dir() for run in run_home.newest_first(place)]
+        yield from (run for run in runs[:MAX_RUNS] if os.path.realpath(run.run.working_directory) == self.directory)
 
 
 def _is_below(path: str, directory: str) -> bool:

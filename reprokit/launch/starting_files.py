@@ -60,7 +60,7 @@ def started_from(plan: Plan, replay: Path) -> Iterator[StartFiles]:
     """Set the outputs of the recording aside, as the plan wants it, while a replay of it runs; settle them then."""
     assert plan.replay_of is not None
     recording = RunDirectory(Path(plan.replay_of.path))
-    files = RecordedFiles(recording, plan.working_directory, plan.moved)
+    files = RecordedFiles(recording, plan.working_directory, plan.moved, replay)
     leaves_all = plan.start is ReplayStart.FOUND_AND_BACK
     if not (files.is_listed or leaves_all):
         say("the recording has no list of the files that it wrote: the replay starts among what is there")
