@@ -9,11 +9,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
-import filecmp
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum, auto
@@ -26,6 +23,7 @@ from reprokit import names, untrusted_json
 from reprokit.bounds import read_whole
 from reprokit.errors import CannotCopy, CannotWriteRun, RunInProgress, reason
 from reprokit.launch import stragglers
+from reprokit.launch.rundirectory import remove
 from reprokit.printable import printable
 
 PREFIX, REPLACED = "aside-", "replaced-"
@@ -85,7 +83,7 @@ class ReplacedFiles:
     def keep(self, source: Path, name: str) -> None:
         """Move a file there."""
         if self.path is None:
-            self.path = Path(tempfile.mkdtemp(prefix=REPLACED, dir=self._home))
+            self.path = _new_directory(self._home, REPLACED)
         target = self.path / "files" / name.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         move(source, target)
@@ -128,7 +126,7 @@ class AsidePlace:
             with suppress(OSError):  # it is not empty
                 resolve(name).rmdir()
         (self.path / LIST).unlink(missing_ok=True)  # what is still here goes, whatever interrupts this
-        shutil.rmtree(self.path)
+        remove(self.path)
 
     def _settle_entry(self, entry: AsideEntry, aside: Path, path: Path, settle: Settle) -> None:
         state = state_of(path)
@@ -163,7 +161,13 @@ def _of_directory(aside: Path) -> Settlement:
 
 def make_place(home: Path, entries: AsideList) -> AsidePlace:
     """Create a directory in a home that is locked."""
-    return AsidePlace(Path(tempfile.mkdtemp(prefix=PREFIX, dir=home)), entries)
+    return AsidePlace(_new_directory(home, PREFIX), entries)
+
+
+def _new_directory(home: Path, prefix: str) -> Path:
+    path = home / f"{prefix}{os.urandom(4).hex()}"
+    path.mkdir(mode=0o700)
+    return path
 
 
 # Locks
@@ -231,7 +235,7 @@ def put_back_leftovers(home: Path, directory: str, known: set[str], resolve: Res
             continue
         entries = read_list(place)
         if entries is None:
-            shutil.rmtree(place, ignore_errors=True)
+            remove(place)
         elif entries.directory == directory and known.issuperset(
             [*(entry.path for entry in entries.entries), *entries.made]
         ):
@@ -293,7 +297,9 @@ def has_same_bytes(one: Path, other: Path) -> bool:
     with suppress(OSError):
         if one.is_symlink() or other.is_symlink():
             return one.is_symlink() and other.is_symlink() and os.readlink(one) == os.readlink(other)
-        return one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)
+        from filecmp import cmp
+
+        return one.is_file() and other.is_file() and cmp(one, other, shallow=False)
     return False
 
 
@@ -310,8 +316,10 @@ def move(source: Path, target: Path) -> None:
 
 def copy(source: Path, target: Path) -> None:
     """Copy a file or a link; the target is there only once it is whole."""
+    from shutil import copy2  # slow to load, and rarely needed before a replay has ended
+
     part = target.with_name(f"{target.name}.part")
-    shutil.copy2(source, part, follow_symlinks=False)
+    copy2(source, part, follow_symlinks=False)
     _rename(part, target)
 
 

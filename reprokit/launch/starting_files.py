@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from reprokit import names, rundir
 from reprokit.errors import CannotCopy, ReprokitError, reason, refused_as
@@ -23,7 +23,6 @@ from reprokit.launch import aside_place
 from reprokit.launch.aside_place import AsideEntry, AsideList, AsidePlace, FileState, Settlement, is_directory, state_of
 from reprokit.launch.interruption import WATCHED, Interrupted
 from reprokit.launch.messages import say, warn
-from reprokit.launch.new_outputs import NewOutputs, remove_empty
 from reprokit.launch.process import die_by
 from reprokit.launch.recorded_files import RecordedFiles
 from reprokit.model.outputs import FoundFile
@@ -31,6 +30,9 @@ from reprokit.model.run import InPlaceFile, InPlaceReason, StartFiles
 from reprokit.plan import Plan, ReplayStart
 from reprokit.printable import listed, printable
 from reprokit.rundir import RunDirectory
+
+if TYPE_CHECKING:
+    from reprokit.launch.new_outputs import NewOutputs
 
 MAX_COPIED = 2 << 30  # bytes of files that stay and that a question must leave as they are; the rest is not copied
 MAX_IN_PLACE = 100  # listed
@@ -139,12 +141,14 @@ class StartingFiles:
             self.settle()
             raise
         if self._leaves_all:
+            from reprokit.launch.new_outputs import NewOutputs  # loads more than others should wait for
+
             self._new = NewOutputs(self._recording)
         self._say_in_place()
 
     def _take_from(self, home: Path, paths: list[str]) -> None:
         if not home.exists():
-            self._held.callback(remove_empty, [home])
+            self._held.callback(_remove_if_empty, home)
         try:
             place = self._prepared(home, paths)
         except OSError:
@@ -244,7 +248,8 @@ class StartingFiles:
         try:
             assert found.kept is not None
             with os.fdopen(self._recording.open_found(found.kept), "rb") as kept, open(target, "xb") as file:
-                shutil.copyfileobj(kept, file, 1 << 20)
+                while block := kept.read(1 << 20):
+                    file.write(block)
         except ReprokitError:
             return None
         sealed = rundir.seal_file(target)
@@ -331,10 +336,7 @@ class StartingFiles:
             problem = f"outputs cannot be put back, see {place.path}: {reason(error)}"
         if place.replaced.path is not None:
             kept = listed([printable(name) for name in place.replaced.names], MAX_NAMED)
-            say(
-                f"files that changed since the recording, and that are not in their places now, are kept in"
-                f" {place.replaced.path}: {kept}"
-            )
+            say(f"replaced files that may be needed are kept in {place.replaced.path}: {kept}")
         return problem
 
     def _replaced(self, entry: AsideEntry, aside: Path, path: Path) -> Settlement:
@@ -393,6 +395,11 @@ class WrittenFiles:
         if file is not None and state is not None:
             return not file.unseen and (state.size, state.modified) == (file.size, file.modified)
         return str(path) in self._noted or (link is not None and not link.unseen and path.is_symlink())
+
+
+def _remove_if_empty(directory: Path) -> None:
+    with suppress(OSError):
+        directory.rmdir()
 
 
 def _times(directory: Path) -> tuple[int, int]:

@@ -234,6 +234,9 @@ def _limits(runs: RunPair, tree: Difference) -> Iterator[str]:
     if tracker_leaves:
         count = f"{len(tracker_leaves)} of the outputs, first {tracker_leaves[0].name}"
         yield f"not compared, as an experiment tracker writes times and run ids into them: {count}"
+    skipped = [leaf for leaf in outputs_category.leaves() if leaf.verdict is Verdict.NOT_COMPARED]
+    if skipped:
+        yield f"not compared, as not read when the runs ended: {len(skipped)} of the outputs, first {skipped[0].name}"
     if tree.verdict.differs:
         environment_category = next(child for child in tree.children if child.name == _ENVIRONMENT)
         yield from data_reads.unknown_data(environment_category)
