@@ -53,6 +53,10 @@ class RunCompanion(Protocol):
     def __call__(self, child: Child) -> None:
         """Poll the progress of the training."""
 
+    @property
+    def intervals(self) -> list[tuple[int, int]]:
+        """Return when the user's commands ran beside the training, in nanoseconds since 1970."""
+
     def finish(self, interrupted: Callable[[], bool]) -> list[str]:
         """Finish the remaining work; return what went wrong."""
 
@@ -269,6 +273,7 @@ class Finish:
             plan.moved,
             plan.command,
             (*plan.aside, *filter(None, [self._fallback])),
+            [interval for companion in self._companions for interval in companion.intervals],
         )
         rundir.write_json(self._path / rundir.OUTPUTS, outputs_file)
         self._run.outputs = rundir.seal_file(self._path / rundir.OUTPUTS)

@@ -35,6 +35,7 @@ MAX_MEMBERS = 100_000  # of one container
 MAX_METADATA = 1 << 20  # bytes of a .keras file's metadata.json
 BLOCK = 1 << 20
 
+TICK = 10_000_000  # nanoseconds by which times of file systems may be late
 PIECE = 8 << 20  # bytes copied between two checks for an interruption
 MARGIN = 64 << 20  # bytes left free on the disk
 _NO_COPYING = (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
@@ -129,11 +130,13 @@ def collect(
     moved: tuple[Path, Path] | None = None,
     command: Sequence[str] = (),
     other: Iterable[Path] = (),
+    intervals: Sequence[tuple[int, int]] = (),
 ) -> OutputsFile:
     """Return what is left of the files that the run wrote, sorted by path; copies of at most `keep` bytes are kept.
 
     Files below the second directory of `moved` are listed as if they were below the first. Nothing in the `other`
-    directories is an output: snapshots, and what a study writes itself.
+    directories is an output: snapshots, and what a study writes itself. Nor is what nothing was seen to write, and that
+    changed in one of the `intervals`, in which commands of the user ran beside the training.
     """
     places = PlaceNames((run, *other), working_directory, moved)
     written = names.written(run)
@@ -141,6 +144,7 @@ def collect(
     remaining = set(names.there(written, resolver, places.has_results)) - names.unchanged(run, written)
     seen = _results(remaining, places)
     changed = _changed_files(run, os.path.realpath(working_directory), command, places, written, interrupted)
+    changed.files -= {path for path in changed.files - seen if _has_changed_in(path, intervals)}
     results = sorted(seen | changed.files, key=places.recorded_path)
     temporary = sorted(filter(places.is_temporary, remaining), key=places.recorded_path)
     regular_files = [path for path in results if not os.path.islink(path)]
@@ -211,6 +215,13 @@ def _output_link(path: str, places: PlaceNames, *, unseen: bool) -> OutputLink:
         target = ""
     text = places.name(target) if target.startswith("/") else target
     return OutputLink(path=places.name(path), target=text, unseen=unseen)
+
+
+def _has_changed_in(path: str, intervals: Sequence[tuple[int, int]]) -> bool:
+    with suppress(OSError):
+        changed = os.lstat(path).st_ctime_ns
+        return any(began - TICK <= changed <= ended for began, ended in intervals)
+    return False
 
 
 def _identity(path: str) -> console_copies.Identity | None:
