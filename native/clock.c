@@ -252,6 +252,7 @@ __attribute__((visibility("hidden"))) const uint8_t rk_diverted[RK_DIVERTED] = {
     [SYS_rename] = PLACES,
     [SYS_link] = PLACES,
     [SYS_symlink] = PLACES,
+    [SYS_unlink] = PLACES,
 #endif
 #ifdef SYS_renameat
     [SYS_renameat] = PLACES,
@@ -259,6 +260,7 @@ __attribute__((visibility("hidden"))) const uint8_t rk_diverted[RK_DIVERTED] = {
     [SYS_renameat2] = PLACES,
     [SYS_linkat] = PLACES,
     [SYS_symlinkat] = PLACES,
+    [SYS_unlinkat] = PLACES,
 };
 
 /* Returns whether a system call asked for the time of day. An address that is none is left to the kernel. */

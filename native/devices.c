@@ -127,7 +127,7 @@ static inline int open_directly(int directory, const char *path, int flags, mode
     return -1;
 }
 
-static bool is_of_libc(void *function) {
+bool rk_is_of_libc(void *function) {
     uint64_t offset;
     const char *module = function ? rk_module(function, &offset) : "", *slash = strrchr(module, '/');
     const char *name = slash ? slash + 1 : module;
@@ -145,9 +145,17 @@ static int open_by_supervisor(const char *path, int flags) {
     return -1;
 }
 
+/* A file that was there is kept before it is opened for writing. */
+static inline void before_open(int directory, const char *path, int flags) {
+    bool is_created = (flags & (O_CREAT | O_EXCL)) == (O_CREAT | O_EXCL);
+    if (RK_LIKELY(!is_written(flags)) || is_created || flags & (O_PATH | O_DIRECTORY) || !rk_active()) return;
+    rk_before_change(directory, path, RK_OPENED);
+}
+
 /* Opens a file. If that fails and the path has stand-ins for process ids, retries with the real ids. */
-#define OPENED(call, flags)                                        \
+#define OPENED(directory, call, flags)                             \
     char text[RK_REAL_PATH];                                       \
+    before_open(directory, path, flags);                           \
     int fd = call;                                                 \
     if (RK_UNLIKELY(fd < 0)) fd = open_by_supervisor(path, flags); \
     if (RK_UNLIKELY(fd < 0) && rk_real_path(path, text)) {         \
@@ -160,7 +168,8 @@ static int open_by_supervisor(const char *path, int flags) {
     RK_EXPORT int name(const char *path, int flags, ...) {                            \
         mode_t mode = 0;                                                              \
         MODE(flags, mode)                                                             \
-        OPENED(RK_LIKELY(opens_directly) ? open_directly(AT_FDCWD, path, flags, mode) \
+        OPENED(AT_FDCWD,                                                              \
+               RK_LIKELY(opens_directly) ? open_directly(AT_FDCWD, path, flags, mode) \
                                          : RK_REAL(name)(path, flags, mode),          \
                flags);                                                                \
     }
@@ -173,23 +182,30 @@ OPEN(__open64)
     RK_EXPORT int name(int directory, const char *path, int flags, ...) {               \
         mode_t mode = 0;                                                                \
         MODE(flags, mode)                                                               \
-        OPENED(RK_LIKELY(opens_directly) ? open_directly(directory, path, flags, mode)  \
+        OPENED(directory,                                                               \
+               RK_LIKELY(opens_directly) ? open_directly(directory, path, flags, mode)  \
                                          : RK_REAL(name)(directory, path, flags, mode), \
                flags);                                                                  \
     }
 OPENAT(openat)
 OPENAT(openat64)
 
-RK_EXPORT int __open_2(const char *path, int flags) { OPENED(RK_REAL(__open_2)(path, flags), flags); }
-RK_EXPORT int __open64_2(const char *path, int flags) { OPENED(RK_REAL(__open64_2)(path, flags), flags); }
+RK_EXPORT int __open_2(const char *path, int flags) { OPENED(AT_FDCWD, RK_REAL(__open_2)(path, flags), flags); }
+RK_EXPORT int __open64_2(const char *path, int flags) { OPENED(AT_FDCWD, RK_REAL(__open64_2)(path, flags), flags); }
 RK_EXPORT int __openat_2(int directory, const char *path, int flags) {
+    before_open(directory, path, flags);
     return after_open(RK_REAL(__openat_2)(directory, path, flags), path, flags);
 }
 RK_EXPORT int __openat64_2(int directory, const char *path, int flags) {
+    before_open(directory, path, flags);
     return after_open(RK_REAL(__openat64_2)(directory, path, flags), path, flags);
 }
-RK_EXPORT int creat(const char *path, mode_t mode) { return after_open(RK_REAL(creat)(path, mode), path, O_WRONLY); }
+RK_EXPORT int creat(const char *path, mode_t mode) {
+    before_open(AT_FDCWD, path, O_WRONLY);
+    return after_open(RK_REAL(creat)(path, mode), path, O_WRONLY);
+}
 RK_EXPORT int creat64(const char *path, mode_t mode) {
+    before_open(AT_FDCWD, path, O_WRONLY);
     return after_open(RK_REAL(creat64)(path, mode), path, O_WRONLY);
 }
 
@@ -322,8 +338,10 @@ long rk_syscall_device(long number, long a, long b, long c, long d, long e, long
     if (number != SYS_read && number != SYS_pread64) {
         bool is_relative = number == SYS_openat;
         const char *path = (const char *)(is_relative ? b : a);
+        int flags = (int)(is_relative ? c : b);
+        if (path) before_open(is_relative ? (int)a : AT_FDCWD, path, flags);
         int fd = (int)RK_REAL(syscall)(number, a, b, c, d, e, f);
-        return path ? after_open(fd, path, (int)(is_relative ? c : b)) : fd;
+        return path ? after_open(fd, path, flags) : fd;
     }
     int fd = (int)a;
     int kind;
@@ -423,6 +441,7 @@ static bool was_interrupted(const FILE *stream, const char *path) {
     RK_EXPORT FILE *name(const char *path, const char *mode) {                                           \
         FILE *stream;                                                                                    \
         char text[RK_REAL_PATH];                                                                         \
+        before_open(AT_FDCWD, path, flags_of(mode));                                                     \
         do stream = RK_REAL(name)(path, mode);                                                           \
         while (was_interrupted(stream, path));                                                           \
         if (RK_UNLIKELY(!stream) && rk_real_path(path, text)) stream = RK_REAL(name)(path = text, mode); \
@@ -516,11 +535,17 @@ static FILE *after_freopen(FILE *stream, const char *mode, const void *caller) {
     return stream;
 }
 
+static void before_freopen(const char *path, const char *mode) {
+    if (path) before_open(AT_FDCWD, path, flags_of(mode));
+}
+
 RK_EXPORT FILE *freopen(const char *path, const char *mode, FILE *stream) {
+    before_freopen(path, mode);
     return after_freopen(RK_REAL(freopen)(path, mode, stream), mode, RK_CALLER());
 }
 
 RK_EXPORT FILE *freopen64(const char *path, const char *mode, FILE *stream) {
+    before_freopen(path, mode);
     return after_freopen(RK_REAL(freopen64)(path, mode, stream), mode, RK_CALLER());
 }
 
@@ -575,7 +600,7 @@ static void mark_standard_input(void) {
 }
 
 void rk_devices_start(void) {
-    opens_directly = is_of_libc((void *)rk_real_open) && is_of_libc((void *)rk_real_openat);
+    opens_directly = rk_is_of_libc((void *)rk_real_open) && rk_is_of_libc((void *)rk_real_openat);
     mark_inherited();
     if (!is_marked(0)) {
         mark_standard_input();

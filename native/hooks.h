@@ -63,7 +63,7 @@ int tgkill(pid_t pid, pid_t thread, int number);
 int pidfd_open(pid_t pid, unsigned flags);
 
 /* Grouped by subject: entropy by name (urandom_hook.c); descriptors and streams (devices.c) and their output
- * (console.c); new names of files (written.c); time (clock.c), also of files (filetimes.c); process ids (pids.c);
+ * (console.c); names of files (placed.c); time (clock.c), also of files (filetimes.c); process ids (pids.c);
  * threads and processes (children.c); ends of processes and of modules (modules.c), handlers of SIGSEGV (cpuid.c);
  * varied answers (varied.c).
  */
@@ -78,6 +78,7 @@ int pidfd_open(pid_t pid, unsigned flags);
     X(freopen64) X(write) X(__write) X(writev) X(fstat) X(fstat64) X(dup) X(dup2) X(dup3) X(fcntl) X(fcntl64) \
     \
     X(rename) X(renameat) X(renameat2) X(link) X(linkat) X(symlink) X(symlinkat) X(truncate) X(truncate64) \
+    X(unlink) X(unlinkat) X(rmdir) X(remove) \
     \
     X(clock_gettime) X(timespec_get) X(gettimeofday) X(time) X(sem_timedwait) X(sem_clockwait) \
     X(pthread_cond_timedwait) X(pthread_cond_clockwait) X(pthread_mutex_timedlock) \

@@ -414,20 +414,27 @@ static inline void rk_descriptor_changed(int fd) {
 void rk_console_before_fork(void);
 void rk_console_end(void); /* at the end of this process */
 
-/* ---- devices.c, written.c ------------------------------------------------------------------------ */
+/* ---- devices.c, names.c, written.c, placed.c ------------------------------------------------------------------------
+ */
 
 void rk_devices_start(void);
+bool rk_is_of_libc(void *function);
 /* open, openat, read and pread */
 long rk_syscall_device(long number, long a, long b, long c, long d, long e, long f, const void *caller);
 void rk_written_start(void);
+void rk_placed_start(void);
 void rk_written(int fd);
-bool rk_is_shared_memory(const char *path, int flags); /* created by a library, not by the program */
-size_t rk_escape(char *line, const char *path);
-size_t rk_name_of(int fd, char *path, size_t size);
-void rk_append_line(const char *list, const char *line, size_t length);      /* list: "/NAME" in the run directory */
-void rk_opened_to_read(int fd, const char *path);                            /* path: as given by the program */
-void rk_opened_to_change(int fd, const char *path);                          /* opened for reading and writing */
+bool rk_is_shared_memory(const char *path, int flags);                  /* created by a library, not by the program */
+void rk_append_line(const char *list, const char *line, size_t length); /* list: "/NAME" in the run directory */
+void rk_opened_to_read(int fd, const char *path);                       /* path: as given by the program */
+void rk_opened_to_change(int fd, const char *path);                     /* opened for reading and writing */
 long rk_syscall_placed(long number, long a, long b, long c, long d, long e); /* gives a file a name */
+
+/* ---- found.c --------------------------------------------------------------------------------------- */
+
+enum rk_change { RK_OPENED, RK_REPLACED, RK_MOVED, RK_REMOVED };
+/* Keeps what a path names, from before the recording began. Only RK_OPENED follows a symbolic link. */
+void rk_before_change(int directory, const char *path, enum rk_change change);
 
 /* ---- pipes.c ---------------------------------------------------------------------------------------- */
 

@@ -11,6 +11,7 @@
 #include <sys/syscall.h>
 
 #include "hooks.h"
+#include "names.h"
 
 #define PIPES  16 /* of one process that are digested */
 #define NAME   512

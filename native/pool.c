@@ -136,7 +136,7 @@ static int make_pool(const char *directory) {
     rk_close(fd);
     if (!error) error = rk_call(SYS_linkat, AT_FDCWD, (long)temporary, AT_FDCWD, (long)path, 0, 0);
     if (error == -EPERM || error == -EOPNOTSUPP)
-        error = rk_call(SYS_renameat2, AT_FDCWD, (long)temporary, AT_FDCWD, (long)path, RK_NO_REPLACE, 0);
+        error = rk_call(SYS_renameat2, AT_FDCWD, (long)temporary, AT_FDCWD, (long)path, RK_NO_REPLACE, RK_MARK);
     rk_call(SYS_unlinkat, AT_FDCWD, (long)temporary, 0, 0, 0, 0);
     return error && error != -EEXIST ? (int)error : open_pool(directory, O_RDWR);
 }

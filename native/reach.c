@@ -133,7 +133,7 @@ long rk_link(const char *from, const char *to) {
 }
 
 long rk_rename(const char *from, const char *to) {
-    long result = rk_call(SYS_renameat2, AT_FDCWD, (long)from, AT_FDCWD, (long)to, RK_NO_REPLACE, 0);
+    long result = rk_call(SYS_renameat2, AT_FDCWD, (long)from, AT_FDCWD, (long)to, RK_NO_REPLACE, RK_MARK);
     return task_by_broker(RK_TASK_RENAME, to, result);
 }
 

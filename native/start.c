@@ -58,6 +58,7 @@ __attribute__((constructor)) static void constructor(void) {
     rk_children_start();
     rk_devices_start();
     rk_written_start();
+    rk_placed_start();
     rk_pids_start();
     rk_place_start();
     rk_cpuid_start();

@@ -128,7 +128,8 @@ struct rk_plan {
     uint32_t calendar;      /* 1: the time of day is recorded and replayed */
     int64_t ahead; /* replay: of the monotonic clock, by nanoseconds, is the calendar at real speed; 0: unknown */
     int64_t kernel_ahead; /* of the monotonic clock is the kernel's time of day, when the command starts */
-    uint8_t reserved[16];
+    int64_t started; /* CLOCK_REALTIME by the run directory's file system: older files were not changed by the run */
+    uint8_t reserved[8];
     uint64_t check; /* reprokit_check over all before it, seed 0 */
 };
 

@@ -22,6 +22,7 @@ class Verdict(Enum):
     DIFFERENT = "different"
     MISSING = "missing"  # one side has it, the other does not: counts as a difference
     IGNORED = "ignored"  # differs only where the user declared that it may: counts as no difference
+    NOT_COMPARED = "not-compared"  # both sides changed it, and what it is now is not known of both
     INFORMATION = "information"  # shown, never compared
     NOT_RECORDED = "not-recorded"  # neither side has it
 
@@ -126,7 +127,10 @@ class Difference:
         verdicts = {child.verdict for child in self.children}
         if any(verdict.differs for verdict in verdicts):
             return Verdict.DIFFERENT
-        order = (Verdict.TOLERATED, Verdict.IGNORED, Verdict.INFORMATION, Verdict.BOOKKEEPING, Verdict.IDENTICAL)
+        order = (
+            *(Verdict.NOT_COMPARED, Verdict.TOLERATED, Verdict.IGNORED),
+            *(Verdict.INFORMATION, Verdict.BOOKKEEPING, Verdict.IDENTICAL),
+        )
         for verdict in order:
             if verdict in verdicts:
                 return verdict
@@ -149,9 +153,17 @@ class Difference:
         differing = (leaf for leaf in self.leaves() if leaf.verdict.differs)
         return min(differing, key=lambda leaf: leaf.role.value, default=None)
 
+    def first_of(self, verdict: Verdict) -> Difference | None:
+        """Return the first leaf in causal order with a verdict."""
+        return next((leaf for leaf in self.leaves() if leaf.verdict is verdict), None)
+
     def first_tolerated(self) -> Difference | None:
         """Return the first leaf in causal order whose bits differ within the tolerance that was asked for."""
-        return next((leaf for leaf in self.leaves() if leaf.verdict is Verdict.TOLERATED), None)
+        return self.first_of(Verdict.TOLERATED)
+
+    def decisive(self) -> Difference | None:
+        """Return the leaf because of which the whole is not identical; None if it is."""
+        return self.first() or self.first_of(Verdict.NOT_COMPARED) or self.first_tolerated()
 
     def bookkeeping(self) -> Counter[BookkeepingKind]:
         """Return how many values of each kind differ that are recognized as bookkeeping."""
@@ -170,13 +182,14 @@ def counts_of_ignored(node: Difference) -> Iterator[IgnoredCount]:
 
 
 def overall(tree: Difference) -> Verdict:
-    """What came out of a whole comparison: different, within the tolerances that were asked for, or identical.
+    """What came out of a whole comparison; identical only if nothing is left that was not compared.
 
     Bookkeeping does not count.
     """
     if tree.verdict.differs:
         return Verdict.DIFFERENT
-    return Verdict.TOLERATED if tree.first_tolerated() is not None else Verdict.IDENTICAL
+    lesser = (Verdict.NOT_COMPARED, Verdict.TOLERATED)
+    return next((verdict for verdict in lesser if tree.first_of(verdict) is not None), Verdict.IDENTICAL)
 
 
 def group(name: str, children: tuple[Difference, ...], detail: str = "") -> Difference:

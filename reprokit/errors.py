@@ -12,6 +12,7 @@ from contextlib import contextmanager
 EXIT_IDENTICAL = 0
 EXIT_DIFFERENT = 1
 EXIT_TROUBLE = 2  # verify, show, doctor: nothing could be compared or read
+EXIT_NOT_COMPARED = 3  # verify: nothing differs, and an output that changed could not be compared
 EXIT_NOT_SIGNED = 3  # attest verify
 EXIT_POLICY = 4  # attest verify
 EXIT_STOPPED = 122  # record, replay, run: the training was stopped because a rule raised an alarm

@@ -21,7 +21,6 @@ USED = struct.Struct("<Q")  # bytes of a file of lines that are used, with these
 MAX_MOMENT = (1 << 64) - 1  # nanoseconds, or bytes
 MAX_BELOW = 1_000_000  # files below one directory that was put in place
 ENVIRONMENT = "pyvenv.cfg"  # a virtual environment holds more files than all else, and no results
-MAX_WATCHED = 10_000  # files below the working directory that are looked at
 MAX_DEPTH = 64  # of directories below one that was put in place
 ESCAPED = re.compile(rb"\\(.)")  # a backslash and a line feed stand as two characters each, and so does TO
 # Names, and when they were noted: by the shim.
@@ -125,15 +124,20 @@ def written(run: Path) -> WrittenNames:
     return WrittenNames(opened, placed, is_whole)
 
 
-def unchanged(run: Path) -> set[str]:
-    """Return what the run opened for reading and writing, as databases and mapped arrays are, and never changed."""
-    try:
-        start = os.stat(run / rundir.SHIM_PLAN)
-        if not _notes_mapped_writes(start.st_dev):
-            return set()
-    except OSError:  # of a run without the shim, all that is listed was written
+def start_of(run: Path) -> os.stat_result | None:
+    """Return the file that the launcher wrote last before the run began: what changed since has a later ctime."""
+    for name in (rundir.AGENT_PLAN, rundir.SHIM_PLAN):
+        with suppress(OSError):
+            return os.stat(run / name)
+    return None
+
+
+def unchanged(run: Path, names: WrittenNames) -> set[str]:
+    """Return what the run opened for writing, or meant to rename to, and never changed: databases, mapped arrays."""
+    start = start_of(run)
+    if start is None or not _notes_mapped_writes(start.st_dev):
         return set()
-    return {path for path in written(run).opened & read(run) if _is_older(path, start)}
+    return {path for path in (*names.opened, *(after for _, after in names.placed)) if _is_older(path, start)}
 
 
 def _notes_mapped_writes(device: int) -> bool:
@@ -147,10 +151,10 @@ def _notes_mapped_writes(device: int) -> bool:
 def _is_older(path: str, start: os.stat_result) -> bool:
     """Return whether nothing changed a file since; another file system may have another clock."""
     try:
-        status = os.stat(path)
+        status = os.stat(path, follow_symlinks=False)
     except OSError:
         return False
-    return status.st_dev == start.st_dev and status.st_ctime_ns < start.st_ctime_ns
+    return stat.S_ISREG(status.st_mode) and status.st_dev == start.st_dev and status.st_ctime_ns < start.st_ctime_ns
 
 
 def _lines(path: Path) -> tuple[set[bytes], bool]:
@@ -240,15 +244,6 @@ def below(directory: str, searched: Callable[[str], bool], depth: int = MAX_DEPT
 def is_environment(directory: str) -> bool:
     """Return whether it is a virtual environment of Python's."""
     return os.path.lexists(os.path.join(directory, ENVIRONMENT))
-
-
-def changed_since(directory: str, moment: int, searched: Callable[[str], bool]) -> Iterator[str]:
-    """Yield files below a directory that anybody wrote, renamed or linked later, among the first there."""
-    for entry in islice(below(directory, searched), MAX_WATCHED):
-        with suppress(OSError):
-            status = entry.stat(follow_symlinks=False)
-            if status.st_ctime_ns > moment and (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
-                yield entry.path
 
 
 def gone(names: WrittenNames, counts: Callable[[str], bool]) -> set[str]:

@@ -35,7 +35,7 @@ SECTION_HEADER_SIZE = 64
 
 MODES = {"record": 1, "replay": 2}
 POLICIES = {"strict": 1, "derive": 2, "live": 3}
-_PLAN = struct.Struct("<8sIIII32s512s512s512s256sIIIIqI64sI4QII2QIIqq16s")
+_PLAN = struct.Struct("<8sIIII32s512s512s512s256sIIIIqI64sI4QII2QIIqqq8x")
 _RANKS = {  # as in native/identity.c: variables, and what tells their launch from another one
     "RANK": "",
     "JAX_PROCESS_ID": "",
@@ -278,6 +278,20 @@ def write_shim_plan(path: Path, plan: Plan, preload: Path, python_path: Path) ->
 
     ``preload`` and ``python_path`` are what the shim puts back into LD_PRELOAD and PYTHONPATH of a child.
     """
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(_shim_plan(plan, preload, python_path, os.fstat(fd).st_ctime_ns))
+
+
+def prepare_found(directory: Path, keep: int) -> None:
+    """Create the directory in which shim and supervisor keep what a recording changes, with the size of all copies."""
+    directory.mkdir(mode=0o700)
+    fd = os.open(directory / "room", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(struct.pack("<q", keep))
+
+
+def _shim_plan(plan: Plan, preload: Path, python_path: Path, started: int) -> bytes:
     varied = plan.varied
     data = _PLAN.pack(
         b"RKPLAN",
@@ -304,9 +318,6 @@ def write_shim_plan(path: Path, plan: Plan, preload: Path, python_path: Path) ->
         plan.calendar or plan.clock,
         plan.recorded_at - time.monotonic_ns() if plan.recorded_at else 0,
         time.time_ns() - time.monotonic_ns(),
-        b"",
+        started,
     )
-    data += struct.pack("<Q", check_in_python(data))
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(data)
+    return data + struct.pack("<Q", check_in_python(data))

@@ -21,8 +21,8 @@ LONGEST = 400  # characters of one text
 MAX_ROWS = 100
 
 GREEN, RED, AMBER, PLAIN = "#2e7d32", "#c62828", "#b26a00", "currentColor"
-_COLORS = {"identical": GREEN, "different": RED, "tolerated": AMBER}
-_STRONG = ("different", "missing", "tolerated")
+_COLORS = {"identical": GREEN, "different": RED, "tolerated": AMBER, "not-compared": AMBER}
+_STRONG = ("different", "missing", "tolerated", "not-compared")
 _CELL = "text-align:left;vertical-align:top;padding:1px 10px 1px 0;overflow-wrap:anywhere;white-space:pre-wrap"
 
 

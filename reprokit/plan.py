@@ -6,12 +6,13 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
+from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from reprokit.model.run import CaptureAsked, ProfilingFacts, RecipeUsed, ReplayOf
+from reprokit.model.run import CaptureAsked, ProfilingFacts, RecipeUsed, ReplayOf, StartFiles
 from reprokit.model.states import ON, WITH_GRADIENTS, Switch
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 RECORD, REPLAY, RUN = "record", "replay", "run"
 POLICIES = ("strict", "derive", "live")
 AGENT_PLAN_FORMAT = 1
-KEEP_OUTPUTS = 64 << 20
+KEEP_OUTPUTS = KEEP_FOUND = 64 << 20
 
 
 def past_tense(mode: str) -> str:
@@ -45,6 +46,14 @@ def new_key() -> bytes:
 def key_of_seed(text: str) -> bytes:
     """Return the key that a user's text stands for: the same text gives the same entropy in every run."""
     return hashlib.sha256(b"reprokit-seed-1\0" + text.encode("utf-8", "surrogateescape")).digest()
+
+
+class ReplayStart(Enum):
+    """The files from which a replay starts, and what becomes of its outputs."""
+
+    HERE = auto()  # whatever is there
+    FOUND = auto()  # those that its recording found; then the directory has the replay's outputs
+    FOUND_AND_BACK = auto()  # likewise; then everything is as it was before
 
 
 class RedoPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,11 +137,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     console: bool = True  # keep what the command prints
     prove: bool = False  # run strace beside, and account for every request to the kernel
     keep_outputs: int = KEEP_OUTPUTS  # bytes of outputs of which copies are kept in the run directory
+    keep_found: int = KEEP_FOUND  # bytes of files that were there before and that a recording changes, likewise
     push: str = ""  # URL to which another process writes what the run saves
     data: tuple[str, ...] = ()  # files and directories that are part of what the run is made of
     profile: Path | None = None  # replay: the entropy directory of the recording
     recorded_at: int = 0  # replay: when the recorded command started, in nanoseconds since 1970
     replay_of: ReplayOf | None = None
+    start: ReplayStart = ReplayStart.HERE
+    started_from: StartFiles | None = None  # where the caller has set files aside itself
     force: bool = False  # replay: also where the recorded seeds cannot be read
     variables: Mapping[str, str] | None = None  # replay: the kept variables as they were
     processors: int | None = None  # replay: how many the command may use, where it may use more than it could
@@ -145,7 +157,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     capture: CapturePlan | None = None
     observed: bool = False  # run: take down metrics, weights, predictions and outputs, as recording does
     untouched: bool = False  # run: with nothing of reprokit in it; only its end and its outputs are taken down
-    aside: tuple[Path, ...] = ()  # run: directories in which nothing is an output of the command
+    aside: tuple[Path, ...] = ()  # directories in which nothing is an output of the command
     timeout: float | None = None  # seconds after which the command is ended
     recipe: RecipeUsed | None = None  # from which a part of this plan comes
     changed: tuple[str, ...] = ()  # replay: what is known to be different before the start

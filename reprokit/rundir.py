@@ -52,6 +52,7 @@ TURNS = "turns"  # of workers of pools, while these live
 OUTPUTS = "outputs.json"
 WRITTEN = "written.paths"
 READ = "read.paths"
+FOUND_LIST = "found.paths"  # what was there when a recording began, and that it was about to change
 READ_BY = "reads"  # the same of processes that read much, files of their own
 MODULES = "modules.paths"
 FINDINGS = "findings.json"
@@ -61,6 +62,7 @@ SYSTEM_CALLS = "profile/system-calls.json"
 PROFILE = "profile"  # what the agents of a profiled run observed, a file a process
 ENTROPY = "entropy"
 KEPT = "outputs"  # copies of small outputs, named by numbers
+FOUND = "found"  # copies of what FOUND_LIST names, by device and inode
 EVALUATION = "evaluation"
 TRAIL = "trail"
 SAMPLES = "samples"  # of each optimizer step
@@ -90,6 +92,7 @@ FILES = frozenset(
         OUTPUTS,
         WRITTEN,
         READ,
+        FOUND_LIST,
         MODULES,
         FINDINGS,
         RESUMPTION,
@@ -106,6 +109,7 @@ DIRECTORIES = frozenset(
         ENTROPY,
         READ_BY,
         KEPT,
+        FOUND,
         EVALUATION,
         TRAIL,
         SAMPLES,
@@ -252,6 +256,12 @@ class RunDirectory:
         if os.path.islink(self.path / KEPT):
             raise RunDamaged(f"{self.path / KEPT} is not a directory")
         return self.open(os.path.join(KEPT, str(file.kept)))
+
+    def open_found(self, kept: str) -> int:
+        """Return a descriptor of the copy of what a recording found, which lies in the run directory itself."""
+        if os.path.islink(self.path / FOUND):
+            raise RunDamaged(f"{self.path / FOUND} is not a directory")
+        return self.open(os.path.join(FOUND, kept))
 
     def environment(self) -> dict[str, Any] | None:
         """Read environment.json, where the run has written it."""

@@ -30,12 +30,16 @@ INDUCTOR: Final = "torchinductor_"  # and the user's name: PyTorch's compiled co
 
 
 def read_first(run: RunDirectory) -> set[str]:
-    """Return the files that a run read before it wrote them, or without writing them, by their absolute names."""
+    """Return the files that a run read before it wrote them, or without writing them, by their absolute names.
+
+    Not what a replay had from its recording: both started from it.
+    """
     written = names.written_at(run.path)
+    restored = set(run.run.start.restored) if run.run.start is not None else set()
     read = {
         path: at
         for path, at in names.read_at(run.path).items()
-        if _can_be_state(shown(path, run.run.working_directory))
+        if _can_be_state(name := shown(path, run.run.working_directory)) and name not in restored
     }
     if run.run.bundled is not None:  # its lists were redacted, and are not as long as they were
         read = dict.fromkeys(read)

@@ -1,4 +1,4 @@
-/* filter.c - the seccomp filter that brings requests for entropy to the supervisor.
+/* filter.c - the seccomp filter that brings requests for entropy, and renames, to the supervisor.
  *
  * It is installed on one thread and inherited by everything that thread starts. The shim's own calls have RK_MARK in
  * the last, unused argument and pass the filter.
@@ -34,6 +34,8 @@
     IF(number, 0, 9), LOAD(args[5]), IF(RK_MARK, 5, 0), IF(RK_BROKER, 5, 0), LOAD(flags), \
         IF_ANY(O_DIRECTORY | O_PATH, 2), AND(O_ACCMODE), IF(O_WRONLY, 0, 1), ALLOW, NOTIFY
 
+#define RENAMING(number) IF(number, 0, 4), LOAD(args[5]), IF(RK_MARK, 0, 1), ALLOW, NOTIFY
+
 /* The two numbers of IF are instructions to skip: if the value is equal, and if it is not. */
 static struct sock_filter program[] = {
     LOAD(arch),
@@ -49,6 +51,13 @@ static struct sock_filter program[] = {
 #ifdef SYS_open
     OPENING(SYS_open, args[1]),
 #endif
+#ifdef SYS_rename
+    RENAMING(SYS_rename),
+#endif
+#ifdef SYS_renameat
+    RENAMING(SYS_renameat),
+#endif
+    RENAMING(SYS_renameat2),
     IF(SYS_openat2, 2, 0),
     IF(SYS_execve, 1, 0),
     IF(SYS_execveat, 0, 1),

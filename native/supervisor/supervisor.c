@@ -92,6 +92,10 @@ static struct answer answer_to(struct request *request) {
         if (has_no_new_privs) rk_look_at_exec(request);
         return (struct answer){.go_on = true};
     }
+    if (rk_is_rename(request)) {
+        rk_note_rename(request);
+        return (struct answer){.go_on = true};
+    }
     struct thread *thread = request->thread > 0 ? rk_find_thread(request) : NULL;
     if (is_brokered(request)) return rk_broker(thread, request);
     if (!thread && request->number == SYS_getrandom && rk_is_waiting(request)) rk_note_fresh();

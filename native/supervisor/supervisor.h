@@ -172,6 +172,11 @@ int rk_open_memory(const char *name, const void *bytes, size_t size); /* a descr
 int rk_open_feed(struct thread *thread, uint64_t caller);             /* a descriptor to read from */
 void rk_close_feeds(void);
 
+/* ---- renames.c ----------------------------------------------------------------------------------- */
+
+bool rk_is_rename(const struct request *request);
+void rk_note_rename(const struct request *request); /* notes the names, and keeps a file that loses its own */
+
 /* ---- broker.c ------------------------------------------------------------------------------------ */
 
 struct answer rk_broker(struct thread *thread, const struct request *request);

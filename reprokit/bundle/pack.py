@@ -130,9 +130,12 @@ def _left_out(run: RunDirectory, request: BundleRequest, outputs: OutputsFile | 
 
 
 def _outputs(run: RunDirectory) -> OutputsFile | None:
-    """Pack outputs.json without the copies of private keys that earlier versions kept."""
+    """Pack outputs.json without copies of private keys, which earlier versions kept, and of what the run found."""
     listed = run.outputs()
-    return listed and msgspec.structs.replace(listed, files=[_without_key(run, file) for file in listed.files])
+    if listed is None:
+        return None
+    found = [msgspec.structs.replace(file, kept=None, digest=None) for file in listed.found]
+    return msgspec.structs.replace(listed, files=[_without_key(run, file) for file in listed.files], found=found)
 
 
 def _without_key(run: RunDirectory, file: OutputFile) -> OutputFile:

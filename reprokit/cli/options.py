@@ -203,6 +203,16 @@ KEEP = click.option(
 )
 
 
+KEEP_FOUND = click.option(
+    "--keep-found",
+    type=Size(),
+    metavar="SIZE",
+    default="64M",
+    show_default=True,
+    help="Keep what files held that were there before and that the run changes, up to SIZE in total, for replays.",
+)
+
+
 def new_run(metavar: str = "RUN", default: str = "one of its own under .reprokit") -> Decorator:
     """Add -o, --name and --overwrite to a command that makes a run directory, which gets its path as `output`."""
 

@@ -62,6 +62,7 @@ from reprokit.plan import RECORD, Plan, key_of_seed
     help="Record the digest of a file or directory that the training depends on. Repeatable.",
 )
 @options.KEEP
+@options.KEEP_FOUND
 @options.NO_CONSOLE
 @options.planned(RECORD)
 def command(plan: Plan, seed: str | None, recipe_file: Path | None, trail_gradients: bool) -> None:

@@ -9,7 +9,7 @@ import click
 
 from reprokit.cli import options
 from reprokit.cli.output import launch
-from reprokit.plan import POLICIES
+from reprokit.plan import POLICIES, ReplayStart
 from reprokit.rundir import RunDirectory
 
 
@@ -31,14 +31,16 @@ from reprokit.rundir import RunDirectory
 @options.saving_tensors
 @options.NO_TRAIL
 @options.KEEP
+@options.flag("--here", "Start among the files that are there now, instead of those that the recording found.")
 @click.pass_obj
-def command(behind_dashes: tuple[str, ...], /, run: Path, **settings: Any) -> None:
+def command(behind_dashes: tuple[str, ...], /, run: Path, here: bool, **settings: Any) -> None:
     """Run the command recorded in RUN again, in its directory, and give it the entropy it was given.
 
-    RUN is a path or a name; 'last' is the newest recording. Another command
-    behind -- replaces the recorded one. First reports what has changed since the recording. Exit statuses
-    are those of record.
+    RUN is a path or a name; 'last' is the newest recording. Another command behind -- replaces the
+    recorded one. First reports what has changed since the recording. Starts from the files that the recording
+    found: those that it wrote are set aside, and replaced by the replay's. Exit statuses are those of record.
     """
     from reprokit.launch.replay_plan import replay_plan
 
-    launch(replay_plan(RunDirectory(run), command=behind_dashes, **settings), "reprokit", "verify")
+    start = ReplayStart.HERE if here else ReplayStart.FOUND
+    launch(replay_plan(RunDirectory(run), command=behind_dashes, start=start, **settings), "reprokit", "verify")

@@ -14,7 +14,8 @@ from reprokit.cli import ignores, next_steps, options, tolerances
 from reprokit.cli.ignores import IgnoreRequest
 from reprokit.cli.output import present, print_json, say_next, says_next
 from reprokit.cli.streams import ending_with
-from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, NothingComparable, UsageError
+from reprokit.difference import Verdict
+from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, EXIT_NOT_COMPARED, NothingComparable, UsageError
 from reprokit.launch.rundirectory import shown
 from reprokit.run_home import keep_verdict, last_replay, newest_replay, pair_of
 from reprokit.rundir import RunDirectory
@@ -23,6 +24,14 @@ from reprokit.tolerance import QUANTITIES, Tolerances
 if TYPE_CHECKING:
     from reprokit.verify.compare.ranks import RankAgreement
     from reprokit.verify.ignores import Ignores
+
+
+EXIT_STATUS = {
+    Verdict.IDENTICAL: EXIT_IDENTICAL,
+    Verdict.TOLERATED: EXIT_IDENTICAL,
+    Verdict.DIFFERENT: EXIT_DIFFERENT,
+    Verdict.NOT_COMPARED: EXIT_NOT_COMPARED,
+}
 
 
 @click.command(epilog="Example: reprokit verify last")
@@ -65,8 +74,9 @@ def command(
 
     Prints the verdict, then every category in causal order with the first difference in it. Times are shown
     and never compared. Exits with 0 if the runs are identical, 1 if they differ, 2 if they cannot be
-    compared; with a tolerance also with 0 if they are within it, and says so. A QUANTITY is one of loss,
-    metrics, trail, weights, predictions, scores, outputs.
+    compared, 3 if nothing differs but a file that changed could not be compared; with a tolerance also with 0
+    if they are within it, and says so. A QUANTITY is one of loss, metrics, trail, weights, predictions,
+    scores, outputs.
     """
     from reprokit.verify.compare import hosts
     from reprokit.verify.compare.runs import compare, require_whole
@@ -96,7 +106,7 @@ def command(
     comparison = compare(*pair, tolerances=accepted, ignores=rules)
     keep_verdict(comparison.left, comparison.right, comparison.verdict.value)
     text = partial(print_comparison, every_leaf=every_leaf)
-    with ending_with(EXIT_DIFFERENT if comparison.verdict.differs else EXIT_IDENTICAL):
+    with ending_with(EXIT_STATUS[comparison.verdict]):
         present(comparison, as_json=as_json, document=document, text=text)
         if says_next():
             say_next(*next_steps.words(comparison, list(map(shown, pair))))
@@ -133,7 +143,7 @@ def _show_hosts(
     compared = hosts.compare(left, right, tolerances=accepted, ignores=rules)
     for comparison in compared.hosts.values():
         keep_verdict(comparison.left, comparison.right, comparison.verdict.value)
-    with ending_with(EXIT_DIFFERENT if compared.verdict.differs else EXIT_IDENTICAL):
+    with ending_with(EXIT_STATUS[compared.verdict]):
         text = partial(print_hosts, every_leaf=every_leaf)
         present(compared, as_json=as_json, document=document_of_hosts, text=text)
 

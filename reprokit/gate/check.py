@@ -476,19 +476,20 @@ def _leaf_cases(suite: str, comparison: Comparison) -> Iterator[Case]:
             words = f"only bookkeeping: {counted_bookkeeping(counts)}"
             yield Case(suite=suite, name=f"{category.name}: bookkeeping", outcome=PASSED, right=words)
         for leaf in category.leaves():
-            if leaf.verdict.not_bitwise or leaf.verdict is Verdict.IDENTICAL:
+            if leaf.verdict.not_bitwise or leaf.verdict in (Verdict.IDENTICAL, Verdict.NOT_COMPARED):
                 room -= 1
-                if room > 0 or leaf.verdict.differs:
+                if room > 0 or leaf.verdict is not Verdict.IDENTICAL:
                     yield _case(suite, category.name, leaf)
 
 
 def _case(suite: str, category: str, leaf: Difference) -> Case:
-    differs = leaf.verdict.not_bitwise
+    outcomes: Mapping[Verdict, Outcome] = {Verdict.IDENTICAL: PASSED, Verdict.NOT_COMPARED: TROUBLE}
+    outcome = outcomes.get(leaf.verdict, FAILED)
     return Case(
         suite=suite,
         name=f"{category}: {leaf.name}",
-        outcome=FAILED if differs else PASSED,
-        message=sentence(leaf) if differs else "",
+        outcome=outcome,
+        message="" if outcome == PASSED else sentence(leaf),
         left=leaf.left,
         right=leaf.right,
     )

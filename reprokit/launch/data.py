@@ -221,7 +221,8 @@ def _pipe_entry(path: str, pieces: list[tuple[int, str]]) -> DataFile:
 
 def paths_written(run: Path) -> set[str]:
     """Return the files that the run itself wrote or moved into place: they are not its input data."""
-    return set(names.there(names.written(run), names.Resolver())) - names.unchanged(run)
+    written = names.written(run)
+    return set(names.there(written, names.Resolver())) - names.unchanged(run, written)
 
 
 def _is_data(path: str, real_directory: str) -> bool:

@@ -27,7 +27,6 @@ from reprokit.plan import RECORD, RUN, Plan
 from reprokit.rundir import RunDirectory
 
 if TYPE_CHECKING:
-    from reprokit.launch.plain_run import WatchedFiles
     from reprokit.launch.profile_run import ProfiledRun
     from reprokit.launch.prove import Tracing
 
@@ -55,6 +54,10 @@ class RunCompanion(Protocol):
     def __call__(self, child: Child) -> None:
         """Poll the progress of the training."""
 
+    @property
+    def intervals(self) -> list[tuple[int, int]]:
+        """Return when the user's commands ran beside the training, in nanoseconds since 1970."""
+
     def finish(self, interrupted: Callable[[], bool]) -> list[str]:
         """Finish the remaining work; return what went wrong."""
 
@@ -71,11 +74,12 @@ class Finish:
         interrupted: Callable[[], bool],
         companions: Sequence[RunCompanion] = (),
         recording_state: RecordingState | None = None,
-        watched_files: WatchedFiles | None = None,
+        *,
+        has_outputs: bool = True,
     ):
         self._plan, self._path, self._run, self._interrupted = plan, path, run, interrupted
         self.ended, self._companions = exit_status, companions
-        self._recording_state, self._watched_files = recording_state, watched_files
+        self._recording_state, self._has_outputs = recording_state, has_outputs
         self._fallback = None if plan.capture is None else plan.capture.fallback_of(path)
         self._disk_is_full = False  # the disk, at the end
 
@@ -85,7 +89,7 @@ class Finish:
         self._attempt(self._use_reserve)
         run.exit_code, run.signal = self.ended.exit_code, self.ended.signal_name
         run.duration, run.ended = time.monotonic() - start, rundir.utc_now()
-        recording_state, watched_files = self._recording_state, self._watched_files
+        recording_state = self._recording_state
         if recording_state is not None:
             self._attempt(lambda: self._write_proof(recording_state.tracing))
             self._attempt(lambda: self._finish_profiling(recording_state))
@@ -93,9 +97,7 @@ class Finish:
         elif self._plan.observed:
             self._attempt(self._seal_metrics)
         self._attempt(lambda: self._finish_agent(environment_collector))
-        if watched_files is not None:
-            self._attempt(lambda: self._write_changed_files(watched_files))
-        if recording_state is not None or watched_files is not None:
+        if self._has_outputs:
             self._attempt(self._collect_outputs)
         if recording_state is not None:
             run.signals = self._attempt(lambda: _signals_sent(self._path)) or []
@@ -281,19 +283,21 @@ class Finish:
             self._run.changed.append(change)
             warn(f"changed: {change}")
 
-    def _write_changed_files(self, watched_files: WatchedFiles) -> None:
-        watched_files.write(self._path)
-        if not watched_files.is_complete:
-            self._warn("too many files lie below the command's directory: which it wrote was not looked for")
-
     def _collect_outputs(self) -> None:
         plan = self._plan
         outputs_file = outputs.collect(
-            self._path, plan.working_directory, self._interrupted, plan.keep_outputs, plan.moved, self._fallback
+            self._path,
+            plan.working_directory,
+            self._interrupted,
+            plan.keep_outputs,
+            plan.moved,
+            plan.command,
+            (*plan.aside, *filter(None, [self._fallback])),
+            [interval for companion in self._companions for interval in companion.intervals],
         )
         rundir.write_json(self._path / rundir.OUTPUTS, outputs_file)
         self._run.outputs = rundir.seal_file(self._path / rundir.OUTPUTS)
-        for note in outputs_file.not_compared:
+        for note in filter(None, (*outputs_file.not_compared, outputs_file.not_restorable)):
             say(f"outputs: {note}")
         if any(file.private_key for file in outputs_file.files):
             self._warn(_private_key_warning(outputs_file, plan.replay_of))

@@ -9,9 +9,7 @@ import errno
 import hashlib
 import json
 import os
-import re
-import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -20,26 +18,24 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 
 from reprokit import names, private_keys, rundir
-from reprokit.model.outputs import MAX_LINKS, OutputFile, OutputLink, OutputsFile
-from reprokit.names import CODE_SUFFIXES, NOISE, NOISE_SUFFIXES
-from reprokit.state_files import INDUCTOR
+from reprokit.launch import console_copies, found_files
+from reprokit.launch.changed_files import ChangedFiles, ChangeSearch, created_above
+from reprokit.launch.output_places import WANDB_RUN, PlaceNames, is_regular_or_link
+from reprokit.model.outputs import OutputFile, OutputLink, OutputsFile
+from reprokit.names import CODE_SUFFIXES
 
 if TYPE_CHECKING:
     import zipfile
 
-# Memory of Open MPI and NCCL, which other ranks may still use when this one ends.
-SEGMENTS = tuple(names.SHARED_MEMORY + name for name in ("nccl-", "sm_segment.", "vader_segment."))
 MAX_FILES = 100_000
-MAX_GONE = 100  # listed names of files missing at the end, and of files that nothing was seen to write
+MAX_GONE = 100  # listed names of files missing at the end, and of temporary ones
 MAX_BYTES = 64 << 30  # of all files together; past it a file is listed without a digest
 MAX_UNPACKED = 16 << 30  # of one container
 MAX_MEMBERS = 100_000  # of one container
 MAX_METADATA = 1 << 20  # bytes of a .keras file's metadata.json
 BLOCK = 1 << 20
 
-SYSTEM = ("/dev", "/proc", "/run", "/sys", "/tmp", "/var/run", "/var/tmp")
-BELOW_SYSTEM = tuple(f"{directory}/" for directory in SYSTEM)
-WANDB_RUN = re.compile(r"(.*/wandb/(?:offline-)?run-\d{8}_\d{6}-[^/]+)(?:/.*)?", re.DOTALL)
+TICK = 10_000_000  # nanoseconds by which times of file systems may be late
 PIECE = 8 << 20  # bytes copied between two checks for an interruption
 MARGIN = 64 << 20  # bytes left free on the disk
 _NO_COPYING = (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
@@ -132,184 +128,76 @@ def collect(
     interrupted: Callable[[], bool],
     keep: int = 0,
     moved: tuple[Path, Path] | None = None,
-    fallback: Path | None = None,
+    command: Sequence[str] = (),
+    other: Iterable[Path] = (),
+    intervals: Sequence[tuple[int, int]] = (),
 ) -> OutputsFile:
     """Return what is left of the files that the run wrote, sorted by path; copies of at most `keep` bytes are kept.
 
-    Files below the second directory of `moved` are listed as if they were below the first. Snapshots in
-    the `fallback` directory are no outputs.
+    Files below the second directory of `moved` are listed as if they were below the first. Nothing in the `other`
+    directories is an output: snapshots, and what a study writes itself. Nor is what nothing was seen to write, and that
+    changed in one of the `intervals`, in which commands of the user ran beside the training.
     """
-    places = PlaceNames((run, fallback or run), working_directory, moved)
+    places = PlaceNames((run, *other), working_directory, moved)
     written = names.written(run)
     resolver = names.Resolver()
-    remaining = set(names.there(written, resolver, places.has_results)) - names.unchanged(run)
-    results = sorted(_results(remaining, places), key=places.recorded_path)
+    remaining = set(names.there(written, resolver, places.has_results)) - names.unchanged(run, written)
+    seen = _results(remaining, places)
+    changed = _changed_files(run, os.path.realpath(working_directory), command, places, written, interrupted)
+    changed.files -= {path for path in changed.files - seen if _has_changed_in(path, intervals)}
+    results = sorted(seen | changed.files, key=places.recorded_path)
     temporary = sorted(filter(places.is_temporary, remaining), key=places.recorded_path)
     regular_files = [path for path in results if not os.path.islink(path)]
     links = [path for path in results if os.path.islink(path)]
     missing = sorted(names.gone(written, places.has_lasting_results), key=places.recorded_path)
-    unseen_writes = sorted(
-        _unseen_writes(run, working_directory, written, resolver, results, places), key=places.recorded_path
-    )
-    renamed = _renamed(unseen_writes, results, missing)
-    unseen_writes = [path for path in unseen_writes if path not in renamed]
-    regular_files = sorted([*regular_files, *renamed], key=places.recorded_path)
     reading = OutputReading(run, interrupted, keep, MAX_BYTES)
-    files = [_output_file(path, places, reading) for path in regular_files[:MAX_FILES]]
     return OutputsFile(
-        files=[file for file in files if file is not None],
-        links=[_output_link(path, places) for path in links[:MAX_FILES]],
+        files=[_output_file(path, places, reading, unseen=path not in seen) for path in regular_files[:MAX_FILES]],
+        links=[_output_link(path, places, unseen=path not in seen) for path in links[:MAX_FILES]],
         left_out=max(0, len(regular_files) - MAX_FILES) + max(0, len(links) - MAX_FILES) + (not written.is_whole),
         gone=[places.name(path) for path in missing[:MAX_GONE]],
         gone_more=max(0, len(missing) - MAX_GONE),
-        unseen=[places.name(path) for path in unseen_writes[:MAX_GONE]],
-        unseen_more=max(0, len(unseen_writes) - MAX_GONE),
+        directories=sorted(map(places.name, changed.directories)),
+        found=found_files.collect(run, set(results), places, written),
+        cut=changed.cut and places.name(changed.cut),
         temporary=[places.name(path) for path in temporary[:MAX_GONE]],
         temporary_more=max(0, len(temporary) - MAX_GONE),
         more_links=places.more_links,
     )
 
 
-class PlaceNames:
-    """Classifies and names paths relative to the directories that the run worked in."""
-
-    def __init__(self, own: tuple[Path, ...], working_directory: Path, moved: tuple[Path, Path] | None) -> None:
-        self._own = list(map(os.path.realpath, own))
-        self._moved = None if moved is None else (os.path.realpath(moved[0]), os.path.realpath(moved[1]))
-        self._directory = os.path.realpath(working_directory)
-        link_targets, self.more_links = _temporary_link_targets(self._directory)
-        self._results = (names.SHARED_MEMORY, *link_targets)
-        self._environments: dict[str, bool] = {}
-        self.here = self.recorded_path(self._directory)
-
-    def recorded_path(self, path: str) -> str:
-        """Return the path that this file had in the recording, if the run's directory was moved."""
-        if self._moved is None or not _is_below(path, self._moved[1]):
-            return path
-        return os.path.normpath(os.path.join(self._moved[0], os.path.relpath(path, self._moved[1])))
-
-    def name(self, path: str) -> str:
-        """Return the path relative to the working directory, if it is below it."""
-        recorded_path = self.recorded_path(path)
-        return _relative_path(self.here, recorded_path) if _is_below(recorded_path, self.here) else recorded_path
-
-    def has_results(self, path: str) -> bool:
-        """Return whether trainings leave results at this path, rather than programs their caches and state."""
-        if self._is_environment(os.path.dirname(path)):
-            return False
-        path = self.recorded_path(path)
-        if any(_is_below(path, own) for own in self._own) or path.endswith(NOISE_SUFFIXES) or path.startswith(SEGMENTS):
-            return False
-        if _is_below(path, self.here):
-            return NOISE.isdisjoint(_relative_path(self.here, path).split(os.sep))
-        is_result = not f"{path}/".startswith(BELOW_SYSTEM) or f"{path}/".startswith(self._results)
-        return is_result and NOISE.isdisjoint(path.split(os.sep))
-
-    def has_lasting_results(self, path: str) -> bool:
-        """Return whether a result at this path should exist at the end: shared memory is usually removed."""
-        return self.has_results(path) and not path.startswith(names.SHARED_MEMORY)
-
-    def is_temporary(self, path: str) -> bool:
-        """Return whether a file may be a result that is ignored because it lies in a temporary directory."""
-        recorded_path = self.recorded_path(path)
-        is_excluded = any(part.startswith((".", INDUCTOR)) for part in recorded_path.split(os.sep)) or self.has_results(
-            path
-        )
-        is_own = any(_is_below(recorded_path, own) for own in self._own)
-        return (
-            recorded_path.startswith(names.TEMPORARY) and not is_excluded and not is_own and _is_regular_or_link(path)
-        )
-
-    def _is_environment(self, directory: str) -> bool:
-        """Return whether this directory of the working directory is a virtual environment, or within one."""
-        if not directory.startswith(self._directory + os.sep):
-            return False
-        cached = self._environments.get(directory)
-        if cached is None:
-            is_environment = names.is_environment(directory) or self._is_environment(os.path.dirname(directory))
-            cached = self._environments[directory] = is_environment
-        return cached
-
-
-def _temporary_link_targets(directory: str) -> tuple[tuple[str, ...], bool]:
-    """Return the temporary directories that links in the working directory point to, and whether more may exist."""
-
-    def is_searched(path: str) -> bool:
-        return path == directory or not (os.path.basename(path).startswith(".") or names.is_environment(path))
-
-    files = names.below(directory, is_searched)
-    targets = [os.path.realpath(entry.path) for entry in islice(files, MAX_LINKS) if entry.is_symlink()]
-    return tuple(f"{target}/" for target in targets if target.startswith(names.TEMPORARY)), next(
-        files, None
-    ) is not None
-
-
 def _results(paths: set[str], places: PlaceNames) -> set[str]:
     """Return the existing regular files and symbolic links that are results."""
     paths = paths | set(_wandb_files(paths))
-    return {path for path in paths if places.has_results(path) and _is_regular_or_link(path)}
+    return {path for path in paths if places.has_results(path) and is_regular_or_link(path)}
 
 
-def _unseen_writes(
+def _changed_files(
     run: Path,
-    directory: Path,
-    written: names.WrittenNames,
-    resolver: names.Resolver,
-    results: list[str],
+    here: str,
+    command: Sequence[str],
     places: PlaceNames,
-) -> Iterator[str]:
-    """Yield files of the working directory that changed since the start, and that the shim did not see written."""
-    here = os.path.realpath(directory)
-    try:
-        start = os.stat(run / rundir.SHIM_PLAN).st_ctime_ns
-    except OSError:  # without the shim every changed file is already in `written`
-        return
-    known_writes = {
-        *results,
-        *map(resolver.file, written.opened),
-        *(resolver.entry(path) for _, path in written.placed),
-    }
-    own_output = set(filter(None, map(_identity, range(3))))  # the caller may have redirected our output to a file
-    for path in names.changed_since(here, start, lambda path: path == here or not _is_ignored_directory(path, places)):
-        is_of_tracker = WANDB_RUN.fullmatch(path) or os.path.basename(os.path.dirname(path)) == "wandb"
-        if (
-            path not in known_writes
-            and places.has_results(path)
-            and not is_of_tracker
-            and _identity(path) not in own_output
-        ):
-            yield path
-
-
-def _renamed(unseen_writes: list[str], results: list[str], missing: list[str]) -> set[str]:
-    """Return the files that the run wrote by other names: a direct system call, as of Rust's safetensors, renamed them.
-
-    Beside each the run wrote a file that is gone, and all others in its directory are the run's.
-    """
-    known = {*unseen_writes, *results}
-    directories = {
-        directory for directory in {os.path.dirname(path) for path in missing} if known.issuperset(_files_in(directory))
-    }
-    return {path for path in unseen_writes if os.path.dirname(path) in directories and not os.path.islink(path)}
-
-
-def _files_in(directory: str) -> list[str]:
-    return [entry.path for entry in names.below(directory, lambda path: path == directory)]
-
-
-def _is_ignored_directory(directory: str, places: PlaceNames) -> bool:
-    if directory in SYSTEM or os.path.basename(directory).startswith("."):
-        return True
-    is_run = os.path.lexists(os.path.join(directory, rundir.RUN))
-    return is_run or names.is_environment(directory) or not places.has_results(directory)
-
-
-def _identity(file: str | int) -> tuple[int, int] | None:
-    try:
-        status = os.stat(file)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
+    written: names.WrittenNames,
+    interrupted: Callable[[], bool],
+) -> ChangedFiles:
+    """Return what changed where results are looked for, whoever wrote it, and the directories that were created."""
+    start = names.start_of(run)
+    if start is None:
+        return ChangedFiles()
+    named = list(places.named_by(command[1:]))  # the program itself lies among others
+    whole = [here, *(directory for directory, is_directory in named if is_directory)]
+    results = list(filter(places.has_results, (*written.opened, *(after for _, after in written.placed))))
+    # In shared memory lie files of many programs.
+    above = {os.path.realpath(os.path.dirname(path)) for path in filter(places.has_lasting_results, results)}
+    search = ChangeSearch(start.st_ctime_ns, places.is_searched, interrupted)
+    changed = search.run(whole, [*(directory for directory, _ in named), *sorted(above)])
+    changed.files = set(filter(places.may_be_written_unseen, changed.files))
+    if changed.files:
+        copies = console_copies.identities()
+        changed.files = {path for path in changed.files if _identity(path) not in copies}
+    changed.directories |= set(created_above(map(os.path.realpath, results), start.st_ctime_ns))
+    changed.directories = {path for path in changed.directories if places.has_results(path)}
+    return changed
 
 
 def _wandb_files(paths: set[str]) -> Iterator[str]:
@@ -320,53 +208,56 @@ def _wandb_files(paths: set[str]) -> Iterator[str]:
         yield os.path.join(directory, "files", "wandb-summary.json")
 
 
-def _is_below(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(directory if directory == "/" else f"{directory}/")
-
-
-def _relative_path(directory: str, path: str) -> str:
-    """Return the path relative to a directory above it: os.path.relpath would normalize both again."""
-    return path[len(directory.rstrip("/")) + 1 :] or "."
-
-
-def _is_regular_or_link(path: str) -> bool:
-    try:
-        mode = os.lstat(path).st_mode
-    except OSError:
-        return False
-    return stat.S_ISREG(mode) or stat.S_ISLNK(mode)
-
-
-def _output_link(path: str, places: PlaceNames) -> OutputLink:
+def _output_link(path: str, places: PlaceNames, *, unseen: bool) -> OutputLink:
     try:
         target = os.readlink(path)
     except OSError:
         target = ""
-    return OutputLink(path=places.name(path), target=places.name(target) if target.startswith("/") else target)
+    text = places.name(target) if target.startswith("/") else target
+    return OutputLink(path=places.name(path), target=text, unseen=unseen)
 
 
-def _output_file(path: str, places: PlaceNames, reading: OutputReading) -> OutputFile | None:
-    name = places.name(path)
+def _has_changed_in(path: str, intervals: Sequence[tuple[int, int]]) -> bool:
+    with suppress(OSError):
+        changed = os.lstat(path).st_ctime_ns
+        return any(began - TICK <= changed <= ended for began, ended in intervals)
+    return False
+
+
+def _identity(path: str) -> console_copies.Identity | None:
     try:
-        with open(path, "rb", opener=rundir.open_regular) as file:
-            size = os.fstat(file.fileno()).st_size
-            return _read(file, name, size, reading)
-    except DigestRefused as reason:
-        return OutputFile(path=name, size=size, digest="", note=str(reason))
-    except FileNotFoundError:
+        status = os.stat(path)
+    except OSError:
         return None
+    return status.st_dev, status.st_ino
+
+
+def _output_file(path: str, places: PlaceNames, reading: OutputReading, *, unseen: bool) -> OutputFile:
+    bare = OutputFile(path=places.name(path), size=0, digest="", unseen=unseen)
+    try:
+        status = os.stat(path)
+        bare = msgspec.structs.replace(bare, size=status.st_size, modified=max(0, status.st_mtime_ns))
+        with open(path, "rb", opener=rundir.open_regular) as file:
+            return _read(file, bare, reading)
+    except DigestRefused as reason:
+        return msgspec.structs.replace(bare, note=str(reason))
+    except FileNotFoundError:
+        return msgspec.structs.replace(bare, note="it vanished while it was read")
     except OSError as error:
-        return OutputFile(path=name, size=0, digest="", note=f"not readable: {error.strerror}")
+        return msgspec.structs.replace(bare, note=f"not readable: {error.strerror}")
 
 
-def _read(file: IO[bytes], name: str, size: int, reading: OutputReading) -> OutputFile:
+def _read(file: IO[bytes], bare: OutputFile, reading: OutputReading) -> OutputFile:
     """Return the digests of a file, computed from its kept copy if there is one, so that both always match."""
     private_key = private_keys.is_private_key(file)
-    copy = None if private_key or name.endswith(CODE_SUFFIXES) else reading.copy(file)
+    copy = None if private_key or bare.path.endswith(CODE_SUFFIXES) else reading.copy(file)
+    state_before = _file_state(file)
     try:
         source = file if copy is None else copy
         digest = _digest(source, reading)
-        content, container = _content(source, name, reading)
+        content, container = _content(source, bare.path, reading)
+        if copy is None and _file_state(file) != state_before:
+            raise DigestRefused("it changed while it was read")
     except BaseException:
         if copy is not None:
             _discard_copy(copy)
@@ -374,14 +265,8 @@ def _read(file: IO[bytes], name: str, size: int, reading: OutputReading) -> Outp
     if copy is not None:
         copy.close()
     copy_number = None if copy is None else int(os.path.basename(copy.name))
-    return OutputFile(
-        path=name,
-        size=size,
-        digest=digest,
-        content=content,
-        container=container,
-        kept=copy_number,
-        private_key=private_key,
+    return msgspec.structs.replace(
+        bare, digest=digest, content=content, container=container, kept=copy_number, private_key=private_key
     )
 
 

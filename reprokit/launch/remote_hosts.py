@@ -13,7 +13,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from reprokit.plan import RECORD, Plan
+from reprokit.plan import RECORD, Plan, ReplayStart
 
 AGENTS = ("OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent")  # Open MPI 4 and 5
 SCRIPT = Path(__file__).with_name("remote_shell.sh")
@@ -50,4 +50,9 @@ def with_other_hosts(plan: Plan, words: Sequence[str]) -> Plan:
     environment = {**os.environ, **(plan.variables or {})}
     shell = environment.get(SHELL) or next((environment[name] for name in AGENTS if environment.get(name)), "ssh -x")
     variables = dict.fromkeys(AGENTS, f"sh {SCRIPT}")  # with sh, as installers may drop the script's mode
-    return replace(plan, own_variables={**variables, SHELL: shell.partition(" : ")[0], START: "\n".join(lines)})
+    # Hosts share their files, and wait for each other.
+    return replace(
+        plan,
+        start=ReplayStart.HERE,
+        own_variables={**variables, SHELL: shell.partition(" : ")[0], START: "\n".join(lines)},
+    )

@@ -14,9 +14,9 @@ from reprokit import entropy, rundir
 from reprokit.errors import NotReplayable, RunDamaged, RunInProgress, WorkingDirectoryMissing
 from reprokit.launch import compute_pins, host, variables
 from reprokit.launch import environment as environments
-from reprokit.model.run import FAILED, ReplayOf, RunFile, timestamp
+from reprokit.model.run import FAILED, ReplayOf, RunFile, StartFiles, timestamp
 from reprokit.model.states import ON, WITHOUT_SUPERVISOR, Switch, off
-from reprokit.plan import KEEP_OUTPUTS, RECORD, REPLAY, RUN, CapturePlan, Plan, RulesPlan
+from reprokit.plan import KEEP_OUTPUTS, RECORD, REPLAY, RUN, CapturePlan, Plan, ReplayStart, RulesPlan
 from reprokit.printable import printable
 from reprokit.rundir import RunDirectory
 from reprokit.version import VERSION
@@ -42,6 +42,7 @@ def replay_plan(
     pin_versions: bool = False,
     question: Question | None = None,
     rules: RulesPlan | None = None,
+    start: ReplayStart = ReplayStart.FOUND,
 ) -> Plan:
     """Return the plan that replays the recorded command with its recorded entropy."""
     _require_replayable(recording)
@@ -56,6 +57,7 @@ def replay_plan(
         )
     chosen_command = command or tuple(run.command)
     pins = compute_pins.pins(recording)
+    left_nothing = start is ReplayStart.FOUND and _left_nothing(recording)
     return Plan(
         mode=REPLAY,
         command=chosen_command,
@@ -90,10 +92,18 @@ def replay_plan(
         recipe=run.recipe,
         capture=capture or _capture(run),
         force=force,
+        start=ReplayStart.HERE if left_nothing else start,
+        started_from=StartFiles() if left_nothing else None,
         question=question,
         rules=rules,
         changed=(*_changes(recording, chosen_command, directory), *pins.changes),
     )
+
+
+def _left_nothing(recording: RunDirectory) -> bool:
+    """Return whether a recording neither wrote nor changed any file."""
+    outputs = recording.outputs()
+    return outputs is not None and not any((outputs.files, outputs.links, outputs.found, outputs.directories))
 
 
 def _keeps_orders(recording: RunDirectory) -> bool:

@@ -70,6 +70,11 @@ class RuleWatch:
             self._problems.append(f"the training was stopped (exit status {EXIT_STOPPED}): {self._first_alarm}")
         return self._early_end.finish(exit_status)
 
+    @property
+    def intervals(self) -> list[tuple[int, int]]:
+        """Return when commands ran."""
+        return [] if self._commands is None else self._commands.intervals
+
     def finish(self, interrupted: Callable[[], bool]) -> list[str]:
         """Wait a limited time for the rules to reach the last step, write findings.json, return what went wrong."""
         process, deadline = self._process, time.monotonic() + PATIENCE

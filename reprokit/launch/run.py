@@ -10,7 +10,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,9 +26,9 @@ from reprokit.launch.messages import say, warn
 from reprokit.launch.process import Child, ExitStatus, LateSignals, ResourceUsage, Termination
 from reprokit.launch.rundirectory import NewRun, shown
 from reprokit.launch.supervisor import LostProgramSocket, Supervisor
-from reprokit.model.run import FAILED, RunFile
+from reprokit.model.run import FAILED, RunFile, StartFiles
 from reprokit.model.states import WITHOUT_SUPERVISOR, Uncovered, off
-from reprokit.plan import REPLAY, RUN, Plan, past_tense
+from reprokit.plan import RECORD, REPLAY, RUN, Plan, ReplayStart, past_tense
 from reprokit.version import VERSION
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 RESERVED = 128 << 10  # bytes: the size of run.json, environment.json and outputs.json of a usual run
 Watch = Callable[[Child], None]
+CLOCK_REALTIME_COARSE = 5  # of Linux; file systems take their times from it
+MAX_TICK = 10  # milliseconds
 
 MAX_REASON = 4096  # bytes read of the file in which the shim reports why a strict replay stopped
 
@@ -73,15 +75,28 @@ def execute(plan: Plan, *watches: Watch) -> CompletedRun:
     instruments = _instruments(plan)
     with preload_paths() as paths:
         new_run = NewRun(plan.output, plan.overwrite, becomes_last=instruments.becomes_last)
-        try:
-            prepared = _prepare(plan, command, user_variables, instruments, paths, new_run)
-        except OSError as error:
-            new_run.discard()
-            raise errors.CannotWriteRun(f"{new_run.place}: {error.strerror}; choose another place with -o") from None
-        except BaseException:
-            new_run.discard()
-            raise
-        return _execute(prepared, instruments, watches)
+        with ExitStack() as stack:
+            try:
+                start = stack.enter_context(_started_from(plan, new_run.place))
+                prepared = _prepare(plan, command, user_variables, instruments, paths, new_run, start)
+            except OSError as error:
+                new_run.discard()
+                raise errors.CannotWriteRun(
+                    f"{new_run.place}: {error.strerror}; choose another place with -o"
+                ) from None
+            except BaseException:
+                new_run.discard()
+                raise
+            return _execute(prepared, instruments, watches)
+
+
+def _started_from(plan: Plan, place: Path) -> AbstractContextManager[StartFiles | None]:
+    """Return a context in which the files are there from which the run is to start."""
+    if plan.mode != REPLAY or plan.start is ReplayStart.HERE:
+        return nullcontext(plan.started_from or StartFiles(here=True) if plan.mode == REPLAY else None)
+    from reprokit.launch import starting_files
+
+    return starting_files.for_launcher(plan, place)
 
 
 def _instruments(plan: Plan) -> ShimmedRun | UnshimmedRun:
@@ -110,12 +125,14 @@ def _prepare(
     instruments: ShimmedRun | UnshimmedRun,
     paths: PreloadPaths,
     new_run: NewRun,
+    start: StartFiles | None,
 ) -> PreparedRun:
     """Write what shim and agent need into the new run directory, and move it to its final path."""
     patches = patched_by(plan, command, user_variables)
     environment = instruments.environment(user_variables if patches is None else patches.variables, new_run, paths)
     run = run_file(plan, user_variables, environment)
     run.patches = [] if patches is None else patches.states
+    run.start = start
     instruments.prepare(run, new_run, paths)
     write_agent_plan(plan, new_run, paths, patches)
     rundir.write_json(new_run.path / rundir.RUN, run)
@@ -205,6 +222,7 @@ def _execute(prepared: PreparedRun, instruments: ShimmedRun | UnshimmedRun, watc
     plan, command, run, path = prepared.plan, prepared.command, prepared.run, prepared.path
     _say_beginning(plan, run)
     instruments.arm(prepared)
+    _await_tick(path / rundir.AGENT_PLAN)
     start = time.monotonic()
     try:
         child = instruments.start(prepared)
@@ -237,6 +255,15 @@ def _execute(prepared: PreparedRun, instruments: ShimmedRun | UnshimmedRun, watc
     if upload is not None:
         upload.finish(lambda: late_signals.interrupted)
     return CompletedRun(path, finish.ended, child.used)
+
+
+def _await_tick(plan: Path) -> None:
+    """Wait until file systems give later times than that of the agent's plan: what changes then is of the run."""
+    written = plan.stat().st_ctime_ns
+    for _ in range(MAX_TICK):
+        if time.clock_gettime_ns(CLOCK_REALTIME_COARSE) > written:
+            break
+        time.sleep(0.001)
 
 
 def _say_beginning(plan: Plan, run: RunFile) -> None:
@@ -280,6 +307,8 @@ class ShimmedRun:
         plan = self._plan
         native.write_shim_plan(new_run.path / rundir.SHIM_PLAN, plan, paths.preload, paths.bootstrap)
         (new_run.path / rundir.ENTROPY).mkdir(mode=0o700)
+        if plan.mode == RECORD:
+            native.prepare_found(new_run.path / rundir.FOUND, plan.keep_found)
         if plan.console:
             (new_run.path / rundir.CONSOLE).mkdir(mode=0o700)
         # Imported only by the runs that need it: each millisecond before the start delays every training.
@@ -303,10 +332,6 @@ class ShimmedRun:
 
             problem = seeds.hand_on(Path(plan.replay_of.path), new_run.path, force=plan.force)
             run.warnings.extend([problem] if problem else [])
-            if plan.calendar:
-                from reprokit.launch import dated_outputs
-
-                dated_outputs.set_aside(Path(plan.replay_of.path), plan.working_directory)
 
     def arm(self, prepared: PreparedRun) -> None:
         """Create the supervisor; it must not take rights away from a command that needs them."""

@@ -37,6 +37,11 @@ class SnapshotHook:
                 self._commands.start(place.name, {VARIABLE: str(place)})
         self._commands.reap()
 
+    @property
+    def intervals(self) -> list[tuple[int, int]]:
+        """Return when commands ran."""
+        return self._commands.intervals
+
     def finish(self, interrupted: Callable[[], bool]) -> list[str]:
         """Wait a limited time for running commands; return what went wrong."""
         self()

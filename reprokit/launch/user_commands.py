@@ -38,16 +38,25 @@ class UserCommands:
     def __init__(self, option: str, command: str) -> None:
         self._option, self._words = option, shlex.split(command)
         self._running: dict[int, str] = {}
+        self._began: dict[int, int] = {}  # nanoseconds since 1970
+        self._ended: list[tuple[int, int]] = []
         self._warnings: list[str] = []
+
+    @property
+    def intervals(self) -> list[tuple[int, int]]:
+        """Return when commands ran, in nanoseconds since 1970: what changes then may be theirs."""
+        return [*self._ended, *((self._began[pid], time.time_ns()) for pid in self._running)]
 
     def start(self, name: str, new_variables: Mapping[str, str]) -> None:
         """Start the command for the snapshot or rule of this name, with these additional variables."""
+        began = time.time_ns()
         try:
             pid = spawn(self._words, new_variables)
         except (OSError, ValueError) as error:
             self._warnings.append(f"{self._option}: {self._words[0]}: {reason(error)}; it was not run for {name}")
         else:
             self._running[pid] = name
+            self._began[pid] = began
 
     def reap(self) -> None:
         """Collect the exit status of ended commands."""
@@ -55,6 +64,7 @@ class UserCommands:
             ended_pid, status = os.waitpid(pid, os.WNOHANG)
             if ended_pid:
                 del self._running[pid]
+                self._ended.append((self._began.pop(pid), time.time_ns()))
                 code = os.waitstatus_to_exitcode(status)
                 if code:
                     how = f"with status {code}" if code > 0 else f"by signal {-code}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
-from reprokit.model.run import FORMAT
+from reprokit.model.run import FORMAT, Digest
 
 MAX_LINKS = 100_000  # files below the working directory that are searched for symbolic links
 
@@ -22,13 +22,34 @@ class OutputFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     note: str = ""  # why there is no digest
     kept: Annotated[int, msgspec.Meta(ge=0)] | None = None  # number of its copy in the run directory
     private_key: bool = False  # whether it begins like a private key; such a file is never copied
+    modified: Annotated[int, msgspec.Meta(ge=0)] = 0  # its time of modification, in nanoseconds since 1970
+    unseen: bool = False  # whether nothing was seen to write it: a program past the shim, or another one
 
 
-class OutputLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class OutputLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A symbolic link that the run put in place."""
 
     path: str  # as OutputFile.path
     target: str  # its text; an absolute path below the working directory is made relative
+    unseen: bool = False  # as OutputFile.unseen
+
+
+class FoundFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was there when a recording began, and was changed, replaced, moved or removed by it."""
+
+    path: str  # as OutputFile.path
+    kind: Literal["file", "link", "directory", "moved-directory"] = "file"
+    size: Annotated[int, msgspec.Meta(ge=0)] = 0
+    mode: Annotated[int, msgspec.Meta(ge=0, le=0o7777)] = 0o644
+    modified: Annotated[int, msgspec.Meta(ge=0)] = 0  # as OutputFile.modified
+    target: str = ""  # of a symbolic link, its text
+    kept: Annotated[str, msgspec.Meta(pattern="^[0-9]{1,20}-[0-9]{1,20}$")] | None = None  # its copy in found/
+    digest: Digest | None = None  # of the copy
+
+    @property
+    def can_be_restored(self) -> bool:
+        """Return whether all that it was is known."""
+        return self.kept is not None or self.kind in ("link", "directory")
 
 
 class OutputsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,8 +62,9 @@ class OutputsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     gone: list[str] = msgspec.field(default_factory=list)  # the first files that were written and removed again
     gone_more: Annotated[int, msgspec.Meta(ge=0)] = 0  # number of further ones
 
-    unseen: list[str] = msgspec.field(default_factory=list)  # the first that an unobserved process changed meanwhile
-    unseen_more: Annotated[int, msgspec.Meta(ge=0)] = 0  # number of further ones
+    directories: list[str] = msgspec.field(default_factory=list)  # that were made meanwhile, as OutputFile.path
+    found: list[FoundFile] = msgspec.field(default_factory=list)  # of a recording
+    cut: str = ""  # the first directory in which not all files were looked at; empty if all were
     temporary: list[str] = msgspec.field(default_factory=list)  # the first in temporary places that no link leads to
     temporary_more: Annotated[int, msgspec.Meta(ge=0)] = 0  # number of further ones
     more_links: bool = False  # whether further symbolic links were not followed
@@ -53,13 +75,21 @@ class OutputsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         gone = _counted(
             self.gone, self.gone_more, "that {} written {} not there at the end", ("was", "is"), ("were", "are")
         )
-        what = "in the working directory {} changed meanwhile by what was not seen"
-        unseen = _counted(self.unseen, self.unseen_more, what, ("was",), ("were",))
+        cut = f"not all files below {self.cut} were looked at: what nothing was seen to write there may be missing"
         temporary = _counted(
             self.temporary, self.temporary_more, "{} written to a temporary place", ("was",), ("were",)
         )
         links = f"symbolic links beyond the first {MAX_LINKS:,} files may lead to temporary places"
-        return list(filter(None, (gone, unseen, temporary, links * self.more_links)))
+        return list(filter(None, (gone, temporary, links * self.more_links, cut * bool(self.cut))))
+
+    @property
+    def not_restorable(self) -> str:
+        """Return a sentence about what a replay cannot find again as the recording found it; may be empty."""
+        lost = [found for found in self.found if not found.can_be_restored]
+        which = f"{lost[0].path} ({lost[0].size:,} bytes)" if lost else ""
+        what = f"what {which} held before was not kept" if len(lost) == 1 else f"what {len(lost)} files held before"
+        more = "" if len(lost) == 1 else f" was not kept, first {which}"
+        return f"{what}{more}: a replay starts with what is there" if lost else ""
 
 
 def _counted(names: list[str], more: int, what: str, singular: tuple[str, ...], plural: tuple[str, ...]) -> str:

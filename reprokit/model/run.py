@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 
 from reprokit.model.states import ON, Loading, Switch, Uncovered
 
-FORMAT = 8
+FORMAT = 9
 RUNNING: Final = "running"
 FINISHED: Final = "finished"
 FAILED: Final = "failed-to-start"
@@ -95,6 +95,25 @@ class RecipeUsed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     path: str  # as given by the user
     digest: Digest  # over its bytes
+
+
+InPlaceReason = Literal["not-kept", "not-movable", "not-empty", "being-written", "in-use"]
+
+
+class InPlaceFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file or directory that a replay did not find as its recording had."""
+
+    path: str  # as in outputs.json
+    reason: InPlaceReason
+
+
+class StartFiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The files from which a replay started."""
+
+    here: bool = False  # whatever was there
+    restored: list[str] = []  # what the recording had found and changed, as in outputs.json
+    in_place: list[InPlaceFile] = []  # the first that could not be set aside or restored
+    in_place_more: Annotated[int, msgspec.Meta(ge=0)] = 0  # number of further ones
 
 
 class SealedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -258,6 +277,7 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     replay_of: ReplayOf | None = None
     profile: ProfileFacts | None = None
     fidelity: Fidelity | None = None
+    start: StartFiles | None = None  # of a replay
     metrics: SealedFile | None = None  # metrics.jsonl at the end of the run
     trails: SealedFile | None = None  # the files of trail/ at the end of the run: names and contents
     samples: SealedFile | None = None  # the files of samples/, likewise

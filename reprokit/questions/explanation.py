@@ -20,8 +20,8 @@ from reprokit.launch.interruption import Interruption
 from reprokit.launch.launcher_process import execute
 from reprokit.launch.redo import RedoRequest
 from reprokit.launch.replay_plan import replay_plan
-from reprokit.plan import RUN, RedoPlan
-from reprokit.questions.outputs_aside import outputs_aside
+from reprokit.launch.starting_files import started_from
+from reprokit.plan import RUN, RedoPlan, ReplayStart
 from reprokit.questions.replays import silence_output
 from reprokit.run_home import recording_of
 from reprokit.rundir import RunDirectory
@@ -64,15 +64,16 @@ def _in_place(
     report(f"replaying the recording up to step {file.facts.step}, to watch its operators")
     with tempfile.TemporaryDirectory(prefix="reprokit-explain-", ignore_cleanup_errors=True) as directory:
         place = Path(directory)
-        plan = replay_plan(recording, place / "run")
+        plan = replay_plan(recording, place / "run", start=ReplayStart.FOUND_AND_BACK)
         if plan.capture is None:
             raise NotReplayable(f"{recording.path} was not recorded with --on-nan")
         result = place / "result.json"
         redo_plan = RedoPlan(
             mode=request.mode, snapshot=request.snapshot, result=result, progress=place / "progress", in_place=True
         )
-        with outputs_aside(recording, place / "run"):
-            execute(replace(plan, capture=replace(plan.capture, redo=redo_plan)), interruption, silence_output)
+        with started_from(plan, place / "run") as start:
+            plan = replace(plan, capture=replace(plan.capture, redo=redo_plan))
+            execute(replace(plan, start=ReplayStart.HERE, started_from=start), interruption, silence_output)
         outcome = redo.read_result(result)
     if outcome is None or not outcome.get("reproduced"):
         raise NotTheRun(f"a replay of {recording.path} did not come to this step")

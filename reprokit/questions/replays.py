@@ -15,8 +15,9 @@ from reprokit.launch.early_end import ENOUGH
 from reprokit.launch.interruption import Interruption
 from reprokit.launch.launcher_process import LaunchResult, execute
 from reprokit.launch.replay_plan import replay_plan
+from reprokit.launch.starting_files import started_from
 from reprokit.model.question import Question
-from reprokit.questions.outputs_aside import outputs_aside
+from reprokit.plan import ReplayStart
 from reprokit.questions.proof import ReplayProof, prove, with_end_weights
 from reprokit.rundir import ANSWERS, RunDirectory
 from reprokit.tolerance import Tolerances
@@ -47,12 +48,12 @@ def ask(
 
     A silent replay prints nothing. Without a trail, nothing can be proved. Outputs stay as they are.
     """
-    plan = replay_plan(recording, place, question=question)
+    plan = replay_plan(recording, place, question=question, start=ReplayStart.FOUND_AND_BACK)
     if needs_proof and next(trails.read(recording), None) is None:  # raises RunDamaged for one that was altered
         steps = "no step of PyTorch, TensorFlow, XGBoost or LightGBM was recorded"
         raise NotReplayable(f"{recording.path} has no trail ({steps}), so no replay can prove that it is this run")
-    with outputs_aside(recording, place):
-        plan = msgspec.structs.replace(plan, capture=None)
+    with started_from(plan, place) as start:
+        plan = msgspec.structs.replace(plan, capture=None, start=ReplayStart.HERE, started_from=start)
         result = execute(plan, interruption, silence_output if is_silent else None)
     replay = RunDirectory(place)
     proof = prove(recording, replay)

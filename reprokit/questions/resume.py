@@ -36,7 +36,7 @@ from reprokit.launch.rundirectory import new_directory
 from reprokit.model import resumption
 from reprokit.model.question import InterruptionAsked, Question, StateQuestion, StepRange
 from reprokit.model.resumption import EXACT, NOT_EXACT, ResumeFinding
-from reprokit.plan import RECORD, Plan
+from reprokit.plan import RECORD, Plan, ReplayStart
 from reprokit.printable import listed
 from reprokit.questions.resumed_run import NAMED, ResumedRun, ResumeOutcome, WholeRun, compare_runs
 from reprokit.questions.state_answers import DATA, LATENT, LOADER, PARTS, RANDOM, VARIABLES, variable_of
@@ -266,12 +266,11 @@ class ResumeStudy:
     ) -> RunDirectory:
         """Replay a command; one that goes on later is told the real time, not that of the recorded beginning."""
         place = self._work.place / name
-        plan = replay_plan(recording, place, tuple(command))
+        plan = replay_plan(recording, place, tuple(command), start=ReplayStart.HERE)  # of a copy, as it was left
         plan = replace(plan, calendar=plan.calendar and not is_later)
         orders = tuple(command) == tuple(recording.run.command) and name != RESUMED
-        plan = replace(
-            plan, question=replace(question, each_step=True), fresh=self._fresh.root, changed=(), orders=orders
-        )
+        question = replace(question, each_step=True)
+        plan = replace(plan, question=question, fresh=self._fresh.root, changed=(), orders=orders)
         ended = self._execute(name, plan)
         ends_early = question.interrupt is not None or question.steps.last is not None
         if ended.exit_code != 0 and not ends_early:

@@ -160,7 +160,7 @@ def _verdict(
         )
     if comparison is None:
         return audit.ReportVerdict(outcome=audit.NOT_COMPARED, sentence=f"Nothing was compared: {problem}.")
-    first = comparison.tree.first() or comparison.tree.first_tolerated()
+    first = comparison.tree.decisive()
     has_failed = bool(failures) or not all(summary.succeeded for summary in summaries)
     outcome = _outcome(comparison, has_failed=has_failed)
     return audit.ReportVerdict(
@@ -178,6 +178,8 @@ def _outcome(comparison: Comparison, *, has_failed: bool) -> audit.Outcome:
         return "different"
     if has_failed:
         return "failed"
+    if comparison.verdict is Verdict.NOT_COMPARED:
+        return "not-compared"
     return "tolerated" if comparison.verdict is Verdict.TOLERATED else "identical"
 
 

@@ -114,14 +114,15 @@ def _rerun(facts: AuditFacts, notes: tuple[str, ...]) -> Rerun:
         compared=tuple(
             predicate.Compared(
                 name=f"{category.name}: {item.name}",
-                verdict=item.verdict,  # type: ignore[arg-type]
+                verdict=item.verdict,
                 first=item.left,
                 second=item.right,
             )
             for category in facts.categories
             for item in category.items
+            if item.verdict != "not-compared"
         ),
-        not_compared=_names(facts, "not-recorded"),
+        not_compared=_names(facts, "not-recorded", "not-compared"),
         environment_differences=tuple(
             predicate.EnvironmentDifference(
                 name=item.name, first=item.left, second=item.right, can_change_results=item.can_change_results

@@ -11,6 +11,7 @@ import msgspec
 
 from reprokit import findings as findings_file
 from reprokit import knowledge, patches, profiling, state_files
+from reprokit.difference import Verdict
 from reprokit.errors import ReprokitError
 from reprokit.findings import GUILTY, OPERATOR, CodePlace, Cure, Finding
 from reprokit.launch.finish import in_words
@@ -215,7 +216,9 @@ def _located(divergence: LocatedDivergence) -> Iterator[Finding]:
 
 
 def _outcome(left: Attempt, right: Attempt, comparison: Comparison, left_over: list[str]) -> Outcome:
-    categories = [child for child in comparison.tree.children if child.verdict.differs]
+    categories = [
+        child for child in comparison.tree.children if child.verdict.differs or child.verdict is Verdict.NOT_COMPARED
+    ]
     trail = next((child for child in categories if child.name == "trail"), None)
     return Outcome(
         left=left.directory,

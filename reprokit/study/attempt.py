@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from reprokit import rundir
-from reprokit.difference import Difference, Side
+from reprokit.difference import Difference, Side, Verdict
 from reprokit.errors import NothingComparable, ReprokitError
 from reprokit.launch import agent_lines
 from reprokit.launch.interruption import WATCHED, Interrupted, Interruption
@@ -27,7 +27,7 @@ from reprokit.launch.launcher_process import LaunchResult, execute
 from reprokit.launch.messages import warn
 from reprokit.launch.replay_plan import replay_plan
 from reprokit.model.run import RunFile
-from reprokit.plan import RECORD, RUN, Plan
+from reprokit.plan import RECORD, RUN, Plan, ReplayStart
 from reprokit.rundir import RunDirectory
 from reprokit.study.results import Evaluation, Mode, Outcome, PairResult, Part, RunResult, encode
 from reprokit.study.store import PREDICTIONS, name_of
@@ -130,7 +130,9 @@ def lost(task: Task, words: str) -> RunResult:
 
 def _plan(task: Task) -> Plan:
     if task.mode == "replayed":
-        plan = replay_plan(RunDirectory(Path(task.recording)), Path(task.run))
+        # Runs at the same time write the same files: none of them may be moved.
+        start = ReplayStart.FOUND if task.together == 1 else ReplayStart.HERE
+        plan = replay_plan(RunDirectory(Path(task.recording)), Path(task.run), start=start)
         return msgspec.structs.replace(plan, timeout=task.timeout)
     directory = Path(task.working_directory)
     return Plan(
@@ -281,7 +283,8 @@ def _of_comparison(bare: PairResult, comparison: Comparison, *, together: bool) 
     children = [child for child in comparison.tree.children if not (together and child.name in FILE_CATEGORIES)]
     differing = [child.name for child in children if child.verdict.differs]
     judged = any(child.verdict.is_same for child in children if child.name in (*PROCESS, EVALUATION))
-    is_known = bool(differing) or not together or judged
+    is_unknown = any(child.verdict is Verdict.NOT_COMPARED for child in children)
+    is_known = bool(differing) or (not is_unknown and (not together or judged))
     from reprokit.verify.compare.runs import not_loaded
     from reprokit.verify.verdict import shortened, verdict_line
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from reprokit.verify.compare.runs import Comparison
 
 NOT_BITWISE = "not bitwise identical; within the tolerance asked for"
+NOT_KNOWN = "nothing that was compared differs, but both runs changed what could not be compared"
 EVERYTHING = "everything that was recorded and is compared is the same"
 
 _LONG_DIGEST = re.compile(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}")
@@ -51,6 +52,9 @@ def _verdict_words(comparison: Comparison) -> str:
     first = comparison.tree.first()
     if first is not None:
         return f"different: {shortened(sentence(first))}"
+    not_compared = comparison.tree.first_of(Verdict.NOT_COMPARED)
+    if not_compared is not None:
+        return f"not-compared: {NOT_KNOWN}, first {shortened(sentence(not_compared))}"
     tolerated = comparison.tree.first_tolerated()
     if tolerated is not None:
         return f"tolerated: {NOT_BITWISE}; first {shortened(sentence(tolerated))}{_but_for([comparison])}"
@@ -68,7 +72,7 @@ def hosts_line(result: HostsComparison) -> str:
     if result.lacking:
         name, side = result.lacking[0]
         return f"different: the {side} run has no part of host {name}"
-    name, comparison = next(iter(result.hosts.items()))
+    name, comparison = next(item for item in result.hosts.items() if item[1].verdict is result.verdict)
     if result.verdict is Verdict.IDENTICAL:
         but_for = _but_for(result.hosts.values())
         what = _compared(comparison) if but_for else EVERYTHING

@@ -27,7 +27,7 @@ def compare(reprokit: Reprokit, command: list[str], way: str) -> None:
     recorded = reprokit.run("record", "-o", "recorded", "--", *command, TRAINING, *way.split(), "cache")
     assert recorded.returncode == 0, recorded.stderr
     for number in range(2):
-        replayed = reprokit.run("replay", "recorded", "-o", f"replayed{number}")
+        replayed = reprokit.run("replay", "--here", "recorded", "-o", f"replayed{number}")
         assert drawn(replayed.stdout) == drawn(recorded.stdout), replayed.stderr
         fidelity = reprokit.facts(f"replayed{number}")["fidelity"]
         assert fidelity["moved"] == 0
@@ -50,7 +50,7 @@ def compare_alike(reprokit: Reprokit, python: str, when: str, edited: bool) -> N
     assert recorded.returncode == 0, recorded.stderr
     if edited:
         script.write_text("# a line more\n" + script.read_text())
-    replayed = reprokit.run("replay", "recorded", "-o", "replayed")
+    replayed = reprokit.run("replay", "--here", "recorded", "-o", "replayed")
     there, here = ({n: d for n, d in drawn(run.stdout).items() if "helper" not in n} for run in (recorded, replayed))
     assert len(there) == 21
     assert here == there, replayed.stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from reprokit.launch import outputs
+from reprokit.launch import output_places, outputs
 from reprokit.model.outputs import OutputFile, OutputsFile
 from tests.support import Reprokit, python
 
@@ -116,7 +116,7 @@ def test_memory_that_ranks_share_is_no_result(run: Path, here: Path) -> None:
 
 
 def test_that_not_every_link_was_looked_at_is_said(run: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outputs, "MAX_LINKS", 3)
+    monkeypatch.setattr(output_places, "MAX_LINKS", 3)
     for number in range(4):
         assert collect(run, here).not_compared == []
         (here / str(number)).touch()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from reprokit.launch import outputs
-from tests.support import COMMAND, Reprokit, python, training_text
+from tests.support import Reprokit, python, training_text
 
 WRITTEN = training_text("placed_outputs.py")
 
@@ -80,47 +79,3 @@ os.rename("a\\>\n", "b\\>\n\\")
     assert reprokit.record(*python(code)).returncode == 0
     assert [file["path"] for file in listed(reprokit.last)["files"]] == ["b\\>\n\\/x"]
     assert listed(reprokit.last)["gone"] == []
-
-
-def test_files_that_change_past_the_shim_are_said_and_not_compared(reprokit: Reprokit) -> None:
-    code = """
-import ctypes, os
-how = (ctypes.c_uint64 * 3)(os.O_CREAT | os.O_WRONLY, 0o600, 0)
-fd = ctypes.CDLL(None).syscall(437, -100, b"raw", how, 24)  # openat2
-os.write(fd, str(os.getpid()).encode())
-open("seen", "w").close()
-print("done")
-"""
-    (reprokit.directory / "old").write_text("untouched")
-    (reprokit.directory / "other").mkdir()
-    (reprokit.directory / "other" / "run.json").write_text("of another run")
-    for name in "one", "two":
-        with open(reprokit.directory / "log", "w") as log:
-            command = [COMMAND, "record", "-o", name, "--", *python(code)]
-            done = subprocess.run(command, cwd=reprokit.directory, stdout=log, stderr=subprocess.PIPE, text=True)
-        words = "1 file in the working directory was changed meanwhile by what was not seen, first raw"
-        assert f"reprokit: outputs: {words}\n" in done.stderr
-        found = listed(reprokit.directory / name)
-        assert ([file["path"] for file in found["files"]], found["unseen"]) == (["seen"], ["raw"])
-    done = reprokit.run("verify", "one", "two")
-    assert done.returncode == 0
-    assert f"note: not compared: in both runs {words}\n" in done.stdout
-
-
-def test_what_is_put_in_place_past_the_shim_is_a_result_where_all_beside_it_is(reprokit: Reprokit) -> None:
-    code = """
-import ctypes, os
-how = (ctypes.c_uint64 * 3)(os.O_CREAT | os.O_WRONLY, 0o600, 0)
-for directory in "new", "users":
-    os.makedirs(directory, exist_ok=True)
-    open(f"{directory}/part", "w").close()
-    ctypes.CDLL(None).syscall(437, -100, f"{directory}/whole".encode(), how, 24)  # openat2
-    os.remove(f"{directory}/part")
-open("new/other", "w").close()
-"""
-    (reprokit.directory / "users").mkdir()
-    (reprokit.directory / "users" / "notes").touch()
-    assert reprokit.record(*python(code)).returncode == 0
-    found = listed(reprokit.last)
-    assert [file["path"] for file in found["files"]] == ["new/other", "new/whole"]
-    assert found["unseen"] == ["users/whole"]

@@ -125,13 +125,11 @@ def test_text_of_the_recording_cannot_steer_the_terminal(recorded: Reprokit) -> 
 def test_a_temporary_name_that_the_recording_still_has_is_said(reprokit: Reprokit, draw: str) -> None:
     code = f"import os, tempfile; print(os.path.basename(tempfile.{draw}))"
     name = reprokit.run("record", "-o", "run", "--", *python(code)).stdout.strip()
-    taken = reprokit.run("replay", "run")
+    taken = reprokit.run("replay", "--here", "run")
     assert name != taken.stdout.strip()
     assert taken.stderr.count("was there already") == 1
     assert f"{name} was there already" in taken.stderr
-    place = reprokit.directory / name
-    place.rmdir() if place.is_dir() else place.unlink()
-    free = reprokit.run("replay", "run")
+    free = reprokit.run("replay", "run")  # what the recording left is set aside
     assert name == free.stdout.strip()
     assert "was there already" not in free.stderr
 

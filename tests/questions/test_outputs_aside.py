@@ -7,17 +7,28 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from reprokit.errors import CannotCopy
-from reprokit.questions.outputs_aside import outputs_aside
+from reprokit.launch.replay_plan import replay_plan
+from reprokit.launch.starting_files import started_from
+from reprokit.plan import ReplayStart
 from reprokit.rundir import RunDirectory
 from tests.support import Reprokit, wait_until
 
 TRAINING = Path(__file__).parents[1] / "trainings" / "pytorch_checkpoints.py"
 INTERRUPTED = TRAINING.with_name("pytorch_saved_on_interrupt.py")
+
+
+@contextmanager
+def outputs_aside(recording: RunDirectory, replay: Path) -> Iterator[None]:
+    """Leave everything as it is, as a question does."""
+    with started_from(replay_plan(recording, replay, start=ReplayStart.FOUND_AND_BACK), replay):
+        yield
 
 
 @pytest.fixture
@@ -101,7 +112,8 @@ def test_lists_of_others_move_nothing_and_damaged_ones_are_refused(tmp_path: Pat
     place = tmp_path / ".reprokit" / "aside-planted"
     place.mkdir(parents=True)
     (place / "0").write_text("planted")
-    (place / "paths.json").write_text(json.dumps([str(tmp_path / "elsewhere")]))
+    planted = {"directory": str(tmp_path), "replay": str(recorded.path), "entries": [{"path": "elsewhere"}]}
+    (place / "paths.json").write_text(json.dumps(planted))
     with outputs_aside(recorded, tmp_path / "replay"):
         assert not (tmp_path / "last.pt").exists()
     assert (tmp_path / "last.pt").exists()
@@ -138,7 +150,7 @@ def test_an_output_that_cannot_be_moved_refuses_the_question_and_nothing_is_lost
     def full(path: Path, target: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("reprokit.questions.outputs_aside._copy", full)
+    monkeypatch.setattr("reprokit.launch.aside_place.move", full)
     refused = pytest.raises(CannotCopy, match=r"run cannot be set aside while it is replayed: No space left on device")
     with refused, outputs_aside(recorded, tmp_path / "replay"):
         pytest.fail("the outputs would be overwritten")

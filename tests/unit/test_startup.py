@@ -10,13 +10,14 @@ import pytest
 
 # The audit event of the command's start; the modules that are there by then are written to a file.
 DRIVER = """
-import sys
+import os, sys
 started = []
+loaded = os.path.abspath("../loaded")  # elsewhere, or it would be an output of the run
 
 def hook(event, arguments):
     if event == "subprocess.Popen" and not started:
         started.append(arguments)
-        with open("loaded", "w") as file:
+        with open(loaded, "w") as file:
             file.write("\\n".join(sys.modules))
 
 sys.addaudithook(hook)
@@ -36,6 +37,10 @@ BEFORE_REPLAY = BEFORE_RECORD - {"cli.record"} | {
     "cli.replay", "entropy", "entropy.files", "entropy.pool", "entropy.profile", "launch.capabilities",
     "launch.compute_pins", "launch.orders", "launch.replay_plan", "launch.seeds",
 }  # fmt: skip
+BEFORE_REPLAY_OF_OUTPUTS = BEFORE_REPLAY | {
+    "launch.aside_place", "launch.interruption", "launch.recorded_files", "launch.starting_files", "launch.stragglers",
+    "names",
+}  # fmt: skip
 # Each of them takes 1 to 70 ms, and what it is for can be had later or without it.
 TOO_SLOW = {
     "bz2", "cffi", "csv", "dataclasses", "importlib.metadata", "lzma", "multiprocessing", "psutil", "random", "rich",
@@ -45,16 +50,25 @@ TOO_SLOW = {
 
 def loaded_before(directory: Path, *arguments: str) -> set[str]:
     """The modules that are there when the command starts."""
-    subprocess.run([sys.executable, "-c", DRIVER, *arguments], cwd=directory, check=True, capture_output=True)
+    place = directory / "place"
+    place.mkdir(exist_ok=True)
+    subprocess.run([sys.executable, "-c", DRIVER, *arguments], cwd=place, check=True, capture_output=True)
     return set((directory / "loaded").read_text().split())
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"), [(["record", "--", "true"], BEFORE_RECORD), (["replay", "last"], BEFORE_REPLAY)]
+    ("recorded", "arguments", "expected"),
+    [
+        ([], ["record", "--", "true"], BEFORE_RECORD),
+        (["true"], ["replay", "last"], BEFORE_REPLAY),
+        (["sh", "-c", "echo 1 > out; mkdir new"], ["replay", "last"], BEFORE_REPLAY_OF_OUTPUTS),
+    ],
 )
-def test_little_is_loaded_before_the_command_starts(tmp_path: Path, arguments: list[str], expected: set[str]) -> None:
-    if arguments[0] == "replay":
-        loaded_before(tmp_path, "record", "--", "true")
+def test_little_is_loaded_before_the_command_starts(
+    tmp_path: Path, recorded: list[str], arguments: list[str], expected: set[str]
+) -> None:
+    if recorded:
+        loaded_before(tmp_path, "record", "--", *recorded)
     loaded = loaded_before(tmp_path, *arguments)
     own = {name.removeprefix("reprokit.") for name in loaded if name.startswith("reprokit.")}
     assert own == expected, "another module of reprokit's is imported before the start: import it where it is needed"

@@ -497,12 +497,19 @@ class TestOutputs:
         for run in pair:
             run.outputs.append(OutputFile(path="huge", size=9, digest="", note="not read: too large"))
         comparison = compared(pair)
-        assert leaf(comparison, "outputs", "huge").verdict is Verdict.NOT_RECORDED
+        assert leaf(comparison, "outputs", "huge").verdict is Verdict.NOT_COMPARED
+        assert (comparison.verdict, comparison.identical) == (Verdict.NOT_COMPARED, False)
         assert comparison.notes == ("not compared, as not read when the runs ended: 1 of the outputs, first huge",)
 
-    def test_a_file_that_was_read_in_one_run_only(self, pair: Pair, first: First) -> None:
+    def test_a_file_that_was_read_in_one_run_only(self, pair: Pair, compared: Compare) -> None:
         self.change(pair[1], digest="", content="", note="not read")
-        assert first(pair)[0] == "outputs"
+        comparison = compared(pair)
+        assert comparison.verdict is Verdict.NOT_COMPARED
+        assert comparison.tree.decisive() is leaf(comparison, "outputs", "model.pt")
+
+    def test_a_file_of_unknown_size_is_not_called_another(self, pair: Pair, compared: Compare) -> None:
+        self.change(pair[1], size=0, digest="", content="", note="it vanished while it was read")
+        assert compared(pair).verdict is Verdict.NOT_COMPARED
 
     def test_another_size_is_a_difference_even_without_digests(self, pair: Pair, first: First) -> None:
         for run, size in zip(pair, (1, 2), strict=True):

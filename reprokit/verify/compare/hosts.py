@@ -45,7 +45,8 @@ class HostsComparison:
         verdicts = {comparison.verdict for comparison in self.hosts.values()}
         if self.lacking or Verdict.DIFFERENT in verdicts:
             return Verdict.DIFFERENT
-        return Verdict.TOLERATED if Verdict.TOLERATED in verdicts else Verdict.IDENTICAL
+        lesser = (Verdict.NOT_COMPARED, Verdict.TOLERATED)
+        return next((verdict for verdict in lesser if verdict in verdicts), Verdict.IDENTICAL)
 
     @property
     def ignores(self) -> tuple[IgnoreUse, ...]:

@@ -61,7 +61,7 @@ def compare(runs: RunPair) -> Difference:
         declared = runs.declared.of_file(leaf.name)
         leaves.append(leaf if declared is None else declared.judged(leaf, ()))
     if left.left_out or right.left_out:
-        verdict = Verdict.DIFFERENT if left.left_out != right.left_out else Verdict.NOT_RECORDED
+        verdict = Verdict.DIFFERENT if left.left_out != right.left_out else Verdict.NOT_COMPARED
         texts = f"{left.left_out} files", f"{right.left_out} files"
         leaves.append(Difference("files beyond the bounds", verdict, *texts, "not compared"))
     return group("outputs", tuple(leaves))
@@ -124,7 +124,9 @@ def _file_leaf(
 ) -> Difference:
     texts = _described(left), _described(right)
     if left is None or right is None:
-        return missing(path, *texts, f"only the {'right' if left is None else 'left'} run wrote it")
+        side, file = ("right", right) if left is None else ("left", left)
+        doubt = "; nothing was seen to write it: another program may have" if file is not None and file.unseen else ""
+        return missing(path, *texts, f"only the {side} run wrote it{doubt}")
     if left.digest and left.digest == right.digest:
         is_same = (left.size, left.content, left.container) == (right.size, right.content, right.container)
         return compared(path, *texts, "the records of it contradict each other", same=is_same)
@@ -133,8 +135,8 @@ def _file_leaf(
         normalizations.add(CONTAINERS)
         meaning = "same content; only time stamps of the container differ"
         return Difference(path, Verdict.IDENTICAL, *texts, meaning)
-    if not left.digest and not right.digest and left.size == right.size:
-        return Difference(path, Verdict.NOT_RECORDED, *texts, f"not compared: {left.note or right.note or 'not read'}")
+    if not were_read and (left.size == right.size or not all(file.digest or file.size for file in (left, right))):
+        return Difference(path, Verdict.NOT_COMPARED, *texts, f"not compared: {left.note or right.note or 'not read'}")
     meaning = "other bytes" if left.size == right.size else "another size"
     return compared(path, *texts, meaning, same=False)
 

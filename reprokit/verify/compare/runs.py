@@ -117,7 +117,7 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """Return whether the runs are identical, different, or within the requested tolerances."""
+        """Return whether the runs are identical, different, not compared, or within the requested tolerances."""
         return overall(self.tree)
 
 
@@ -275,7 +275,7 @@ def _limits(runs: RunPair, tree: Difference) -> Iterator[str]:
     if tracker_leaves:
         count = f"{len(tracker_leaves)} of the outputs, first {tracker_leaves[0].name}"
         yield f"not compared, as an experiment tracker writes times and run ids into them: {count}"
-    skipped = [leaf for leaf in skipped if leaf.exclusion is None]
+    skipped = [leaf for leaf in outputs_category.leaves() if leaf.verdict is Verdict.NOT_COMPARED]
     if skipped:
         yield f"not compared, as not read when the runs ended: {len(skipped)} of the outputs, first {skipped[0].name}"
     if tree.verdict.differs:

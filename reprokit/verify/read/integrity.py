@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from reprokit import rundir
 from reprokit.capture import files
 from reprokit.errors import RunDamaged, RunNotReadable
 from reprokit.model.outputs import OutputFile
 from reprokit.model.run import SealedFile, SnapshotFacts
-from reprokit.rundir import CONSOLE, EVALUATION, KEPT, SNAPSHOTS, RunDirectory
+from reprokit.rundir import CONSOLE, EVALUATION, FOUND, KEPT, SNAPSHOTS, RunDirectory
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,26 @@ def kept_outputs(run: RunDirectory) -> Iterator[IntegrityProblem]:
             yield IntegrityProblem(name, f"is not the copy of {file.path[:500]!r} that it was")
 
 
+def found_files(run: RunDirectory) -> Iterator[IntegrityProblem]:
+    """Yield each copy of what a recording found that is missing or does not match its digest."""
+    outputs = run.outputs()
+    for file in outputs.found if outputs is not None else ():
+        name = f"{FOUND}/{file.kept}"
+        if file.kept is not None and not run.has(name):
+            yield IntegrityProblem(name, "is missing", exists=False)
+        elif file.kept is not None and not _is_sealed(partial(run.open_found, file.kept), file.size, file.digest):
+            yield IntegrityProblem(name, f"is not the copy of {file.path[:500]!r} that it was")
+
+
 def _is_copy(run: RunDirectory, file: OutputFile) -> bool:
+    return _is_sealed(partial(run.open_kept, file), file.size, file.digest)
+
+
+def _is_sealed(opened: Callable[[], int], size: int, digest: str | None) -> bool:
     try:
-        with os.fdopen(run.open_kept(file), "rb") as copy:
-            is_as_large = os.fstat(copy.fileno()).st_size == file.size
-            return is_as_large and rundir.sealed(copy) == SealedFile(size=file.size, digest=file.digest)
+        with os.fdopen(opened(), "rb") as copy:
+            is_as_large = os.fstat(copy.fileno()).st_size == size
+            return digest is not None and is_as_large and rundir.sealed(copy) == SealedFile(size=size, digest=digest)
     except RunNotReadable:
         raise
     except RunDamaged:  # the copy is a symbolic link or a pipe

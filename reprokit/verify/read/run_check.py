@@ -30,6 +30,7 @@ _UNCHECKED = frozenset(
     {
         rundir.WRITTEN,
         rundir.READ,
+        rundir.FOUND_LIST,
         rundir.MODULES,
         rundir.STOPPED,
         rundir.VARIABLE_KEY,
@@ -57,6 +58,7 @@ _ALLOWED: dict[str, list[tuple[str, bool]]] = {
     rundir.SAMPLES: [(r"[0-9a-f]{16}-[0-9]+\.(?:samples|tail)", True)],
     rundir.TENSORS: [(r"[0-9a-f]{16}-[0-9]+(?:\.jsonl|\.partial|-[0-9]+\.safetensors)", False)],
     rundir.KEPT: [("[0-9]{1,9}", True)],
+    rundir.FOUND: [("[0-9]{1,20}-[0-9]{1,20}", True)],
     rundir.READ_BY: [(r"[0-9]+-[0-9]+", False)],
     rundir.ANSWERS: [(_ANY_NAME, False)],
     rundir.PROFILE: [(r"system-calls\.json", True), (_ANY_NAME, False)],
@@ -133,6 +135,7 @@ def _problem_readers(run: RunDirectory, result: RunCheck) -> Iterator[tuple[str,
                 result.add(problem.name, problem.what)
 
     yield rundir.OUTPUTS, lambda: add_problems(integrity.kept_outputs)
+    yield rundir.FOUND, lambda: add_problems(integrity.found_files)
     yield rundir.SNAPSHOTS, lambda: add_problems(integrity.snapshots)
     yield rundir.EVALUATION, lambda: add_problems(integrity.evaluation)
     yield rundir.CONSOLE, lambda: add_problems(integrity.console)

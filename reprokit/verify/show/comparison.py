@@ -41,6 +41,7 @@ STYLES = {
     Verdict.DIFFERENT: "bold red",
     Verdict.MISSING: "bold red",
     Verdict.IGNORED: "yellow",
+    Verdict.NOT_COMPARED: "bold yellow",
     Verdict.INFORMATION: "cyan",
     Verdict.NOT_RECORDED: "dim",
 }
@@ -132,6 +133,10 @@ def headline(category: Difference) -> str:
         return category.detail
     if first is not None:
         return sentence(first) + _more_words(category)
+    not_compared = category.first_of(Verdict.NOT_COMPARED)
+    if not_compared is not None:
+        count = sum(1 for leaf in category.leaves() if leaf.verdict is Verdict.NOT_COMPARED)
+        return sentence(not_compared) + (f" (and {count - 1} more)" if count > 1 else "")
     tolerated = category.first_tolerated()
     if tolerated is not None:
         count = sum(1 for leaf in category.leaves() if leaf.verdict is Verdict.TOLERATED)
@@ -223,7 +228,7 @@ def _side(name: str, run: RunDirectory) -> str:
 
 def document(comparison: Comparison) -> dict[str, Any]:
     """Return the comparison as a JSON document, with texts as they are in the run directories."""
-    first = comparison.tree.first() or comparison.tree.first_tolerated()
+    first = comparison.tree.decisive()
     return {
         "format": FORMAT,
         "verdict": comparison.verdict.value,

@@ -1,6 +1,7 @@
 """Removes what an asked replay left under names of its own, such as a log named by its date.
 
 A file is removed only if all of this shows that nobody else has anything in it:
+- the replay was seen to write it;
 - nothing had its name when the replay began, nor was the file itself there: another may have been renamed to it;
 - its list, made when the replay had ended, names it, and the file still has the digest that stands there;
 - nobody has it open for writing now.
@@ -8,12 +9,10 @@ A file is removed only if all of this shows that nobody else has anything in it:
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import math
 import os
 import signal
-import struct
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
@@ -21,6 +20,7 @@ from itertools import islice
 from pathlib import Path
 
 from reprokit.errors import ReprokitError
+from reprokit.launch.file_times import born
 from reprokit.launch.messages import say
 from reprokit.model.outputs import OutputFile, OutputLink, OutputsFile
 from reprokit.printable import listed
@@ -28,8 +28,6 @@ from reprokit.rundir import RunDirectory, open_regular, sealed
 
 MAX_DIRECTORIES = 10_000  # of which the names in them are remembered
 MAX_NAMED = 5
-BORN = struct.Struct("80xqI164x")  # struct statx of linux/stat.h: stx_btime
-AT_FDCWD, AT_SYMLINK_NOFOLLOW, STATX_BTIME = -100, 0x100, 0x800
 
 
 class NewOutputs:
@@ -59,7 +57,7 @@ class NewOutputs:
         new = {self._directory / output.path: output for output in written if output.path not in self._recorded}
         for path, output in new.items():
             with suppress(OSError):
-                if self._is_created(path):
+                if self._is_created(path) and not output.unseen:
                     self._remove(path, output)
         remove_empty(filter(self._is_created, {parent for path in new for parent in path.parents}))
         if stay := [str(path) for path in new if os.path.lexists(path)]:
@@ -101,17 +99,6 @@ def _listed(outputs: OutputsFile | None) -> list[OutputFile | OutputLink]:
 
 def _state(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
-def born(path: Path) -> int:
-    """Return when a file was created, in nanoseconds since the epoch; 0 if the file system or libc does not tell."""
-    status = ctypes.create_string_buffer(BORN.size)
-    try:
-        ctypes.CDLL(None).statx(AT_FDCWD, os.fsencode(path), AT_SYMLINK_NOFOLLOW, STATX_BTIME, status)
-    except AttributeError:  # glibc before 2.28
-        return 0
-    seconds, nanoseconds = BORN.unpack(status)
-    return int(seconds) * 1_000_000_000 + int(nanoseconds)
 
 
 def remove_empty(directories: Iterable[Path]) -> None:
