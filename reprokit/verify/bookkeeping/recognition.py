@@ -131,7 +131,7 @@ def _is_address(name: ValueName, left: str, right: str, form: Form, contexts: Co
 
 def _is_date(name: ValueName, left: str, right: str, form: Form, contexts: Contexts) -> bool:
     words = name.words
-    if names.is_result(words):
+    if names.is_result(words) or (name.is_row and names.are_of_events(name.beside)):  # as in a table of forecasts
         return False
     is_first = name.position is Position.FIRST
     if form is Form.CLOCK:
