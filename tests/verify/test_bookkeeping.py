@@ -206,6 +206,7 @@ NO_TIMES: list[tuple[str, bytes, bytes]] = [
     ("r.npz", samples.npz({"travel_time": numpy.ones(3)}), samples.npz({"travel_time": numpy.zeros(3)})),
     ("r.pkl", pickle.dumps({"half_life_days": 3.25}), pickle.dumps({"half_life_days": 3.5})),
     ("r.txt", b"braking 3.2 s\n", b"braking 3.3 s\n"),
+    ("r.csv", table(("date", "pred"), ("2026-11-29", 1)), table(("date", "pred"), ("2026-11-30", 1))),
     ("r.yaml", b"dose_minutes: 10\n", b"dose_minutes: 11\n"),
 ]
 

@@ -102,6 +102,7 @@ TOKEN = re.compile(
                 rf"{_SIGNED}{_SPREAD} ?(?:(?:effective|raw|env) )?(?:[A-Za-z]{{1,20}}){{1}}/{_PER}(?![\w/])",
                 rf"{_SIGNED}{_SPREAD} ?{UNIT}/[A-Za-z]{{1,20}}(?!\w)",
                 rf"\?[A-Za-z]{{1,20}}/{_PER}(?!\w)",
+                rf"{_SIGNED}/s(?!\w)",
                 rf"{_SIGNED}{_SPREAD} (?:[A-Za-z]{{1,20}} ){{1,2}}per (?:second|sec|s|minute|hour)(?!\w)",
             ),
             _group(
@@ -109,6 +110,7 @@ TOKEN = re.compile(
                 r"(?<![\w:])\d{1,4}:\d\d(?::\d\d)?<(?:\?|[\d:]{4,10})",
                 rf"(?<![\w:.])(?:\d{{1,5}} days?,? )?{_CLOCK}",
                 r"(?<![\w:.])(?:-:--:--|\?:\?\?:\?\?)",
+                r"(?<![\w:.])\d{1,3}:\d\d(?![\w:.])",
             ),
             _group(
                 Form.QUANTITY,
@@ -116,7 +118,7 @@ TOKEN = re.compile(
                 r"(?<![\w.])\d{1,5}m(?:in)? ?\d{1,2}(?:\.\d{1,9})?s(?!\w)",
                 rf"(?<![\w.])\d{{1,5}} ?(?:h|hours?|mins?|minutes?),? (?:and )?"
                 rf"\d{{1,2}}(?:\.\d{{1,9}})? ?{UNIT}(?![\w/=])",
-                rf"{_SIGNED}{_SPREAD} ?{UNIT}(?![\w/]|\s{{0,8}}=|:\s{{0,8}}[-\d.])",
+                rf"{_SIGNED}{_SPREAD} ?{UNIT}(?![\w/]|\s{{0,8}}[=:]\s{{0,8}}[-\d.])",
             ),
             _group(
                 Form.NUMBER,

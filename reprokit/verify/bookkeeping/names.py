@@ -67,29 +67,29 @@ _INSTANTS = _of(
     " completing"
 )
 _ACTIVITIES = _of(
-    "run runs running process processes processing processed execute executed executing execution job jobs task"
-    " tasks stage stages cell cells notebook kernel wall walltime clock cpu gpu cuda user sys system real host io"
-    " env environment pass request scheduling worker session app application ran speed retry retrying work done"
-    " api server client ping access fast plan planning overhead loop loops trial trials"
+    "run runs running process processes processing processed execute executed executing execution job jobs task tasks"
+    " stage stages cell cells notebook kernel wall walltime clock cpu gpu cuda user sys system real host io env"
+    " environment pass request scheduling worker session app application ran speed retry retrying work done api server"
+    " client ping access fast plan planning overhead loop loops trial trials sampling warm"
 )
 PROCESSES = PHASES | _INSTANTS | _ACTIVITIES
 # Words that name a duration by themselves where it has a unit: "cpu 3.2 s", "done (3.2 s)".
 _RUNNING = PHASES | _of(
-    "wall walltime cpu gpu cuda user sys real ping overhead run ran execution done finished completed loop"
+    "wall walltime cpu gpu cuda user sys real ping overhead run ran running execution done finished completed loop"
 )
 TIMES = _of(
     "time times runtime runtimes duration durations dur elapsed walltime wallclock timing timings took seconds secs"
-    " sec milliseconds msec ms minutes mins hours hrs ping"
+    " sec milliseconds msec ms minutes mins hours hrs ping wall"
 )
 _LONG_UNITS = _of("minutes mins hours hrs")
 _SPENT = [["time", word] for word in ("spent", "taken", "used", "needed", "elapsed")]
-_VAGUE = (TIMES | UNITS) - _of("runtime runtimes dur elapsed walltime wallclock took ping")
+_VAGUE = (TIMES | UNITS) - _of("wall runtime runtimes dur elapsed walltime wallclock took ping")
 _EVENTS = _of("event events censored censoring died death dead arrival departure patient subject")
 _LEFT = _of("eta remaining left")  # of XGBoost eta is a learning rate: a number needs a unit
 _NOT_TIMES = _of("step steps stamp stamps series zone frame frames point points index horizon slot axis limit budget")
 _VERBS = _of("took take takes taking taken spent lasted")
 _PREPOSITIONS = _of("in after within")
-RATES = _of("fps sps ips qps tps throughput mfu hfu")
+RATES = _of("fps sps ips qps tps throughput mfu hfu wps ups")
 RATED = _of(  # what is counted per second
     "it its iter iters iteration iterations step steps sample samples example examples image images img imgs token"
     " tokens tok toks batch batches seq seqs sequence sequences frame frames epoch epochs word words record records"

@@ -64,6 +64,8 @@ class ValueName:
         return names.words(self.text)
 
 
+# Before a duration: bars of tqdm and Rich, and "--- 3.2 seconds ---".
+_IDIOM = re.compile(r"^-{2,}$|[\u2501\u2578\u257a]|%\|")
 _Rule: TypeAlias = "Callable[[ValueName, str, str, Form, Contexts], bool]"
 
 
@@ -131,12 +133,14 @@ def _is_address(name: ValueName, left: str, right: str, form: Form, contexts: Co
 
 def _is_date(name: ValueName, left: str, right: str, form: Form, contexts: Contexts) -> bool:
     words = name.words
-    if names.is_result(words):
+    if names.is_result(words) or (name.is_row and names.are_of_events(name.beside)):  # as in a table of forecasts
         return False
     is_first = name.position is Position.FIRST
     if form is Form.CLOCK:
-        if is_first or "<" in left:
-            return "<" not in left
+        if "<" in left or min(text.count(":") for text in (left, right)) < 2:  # minutes and seconds
+            return False
+        if is_first:
+            return True
         return names.of_date(words) and words[-1] in ("at", "now", "started", "finished", "ended", "begin", "end")
     if form is Form.NUMBER and names.is_metric(words):  # of seconds since 1970
         return False
@@ -196,7 +200,7 @@ def _is_episode_time(name: ValueName) -> bool:
 
 def _is_data_time(name: ValueName) -> bool:
     """Return whether this is the time of loading as the examples of PyTorch print it: "Time 0.5 (0.6) Data 0.1"."""
-    return name.words == ("data",) and names.of_duration(names.words(name.previous), has_unit=False)
+    return name.words == ("data",) and "time" in names.words(name.before)
 
 
 def _is_named_behind(name: ValueName) -> bool:
@@ -207,7 +211,7 @@ def _is_named_behind(name: ValueName) -> bool:
 
 def _is_aside(name: ValueName, text: str) -> bool:
     """Return whether a duration stands alone behind values of a training: "loss 0.5 (3.2 s)", "1/10 - 3s"."""
-    if "<" in text or re.fullmatch("-{2,}", name.before):  # as in tqdm's bars, and in "--- 3.2 seconds ---"
+    if "<" in text or _IDIOM.search(name.before):
         return True
     previous = names.words(name.previous)
     is_sum = names.of_sum(name.words) and bool(previous)
@@ -219,7 +223,8 @@ def _is_rate(name: ValueName, left: str, right: str, form: Form, contexts: Conte
         return names.of_rate(name.text) and all(map(forms.is_plain, (left, right)))
     words = name.words
     is_free = not names.is_metric(words) and names.are_known(words)
-    return is_free and all(map(_is_rated, (left, right)))
+    are_bare = all(text.endswith("/s") and forms.is_plain(text[:-2]) for text in (left, right))  # "0.1s, 12.5/s"
+    return is_free and (all(map(_is_rated, (left, right))) or (are_bare and name.position is Position.ASIDE))
 
 
 def _is_rated(text: str) -> bool:

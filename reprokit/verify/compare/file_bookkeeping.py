@@ -103,7 +103,10 @@ def value_name(path: str, beside: tuple[str, ...] = (), *, is_row: bool = False)
     """Return the name of a value by its path within a file: the last key that is no index."""
     keys = [key.replace("~1", "/").replace("~0", "~") for key in path.split("/")]
     named = [key for key in keys if not _INDEX.fullmatch(key)]
-    return ValueName(named[-1] if named else "", parents=" ".join(named[:-1]), beside=beside, is_row=is_row)
+    parents = named[:-1]
+    if parents and parents[0][:1].isupper():  # the class of a pickled object: "SurvivalForest/fit_time_"
+        parents = parents[1:]
+    return ValueName(named[-1] if named else "", parents=" ".join(parents), beside=beside, is_row=is_row)
 
 
 def _is_text(texts: tuple[str, str]) -> bool:

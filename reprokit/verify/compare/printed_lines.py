@@ -256,7 +256,7 @@ def _names(line: str, tokens: Sequence[re.Match[str]], outer: ValueName | None =
         between = line[end : token.start()]
         prefix += between
         behind_end = tokens[number + 1].start() if number + 1 < len(tokens) else len(line)
-        behind = _PIECES.split(line[token.end() : behind_end].lstrip(" \"'"), maxsplit=1)[0]
+        behind = _PIECES.split(line[token.end() : behind_end].lstrip(" \t=\"'(["), maxsplit=1)[0]
         name = _name(between, behind, name, previous, token)
         is_prefix = not names.words(_LEVELS.sub("", prefix))
         if outer is not None:
