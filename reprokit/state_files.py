@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from reprokit import names
-from reprokit.printable import listed
+from reprokit.printable import listed, printable
 from reprokit.rundir import RunDirectory
 
 SHOWN = 3  # files that are named
@@ -66,6 +66,10 @@ def between(first: RunDirectory, second: RunDirectory) -> list[str]:
 
 def sentences(left: RunDirectory, right: RunDirectory) -> Iterator[str]:
     """Yield what must be said where one of two runs went on from what the other left behind."""
+    for run in (left, right):
+        if run.run.start is not None and run.run.start.in_place:
+            files = [printable(file.words) for file in run.run.start.in_place]
+            yield f"the replay {run.path.name} found files otherwise than its recording did: {listed(files, SHOWN)}"
     is_later = left.run.replay_of is not None or left.run.started > right.run.started
     shared = between(right, left) if is_later else between(left, right)
     if shared:

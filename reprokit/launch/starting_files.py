@@ -38,13 +38,6 @@ MAX_COPIED = 2 << 30  # bytes of files that stay and that a question must leave 
 MAX_IN_PLACE = 100  # listed
 MAX_NAMED = 3
 MOVABLE = frozenset({"__pycache__", ".ipynb_checkpoints"})  # in a directory that the recording created
-WHY: dict[InPlaceReason, str] = {
-    "not-kept": "what it held before was not kept",
-    "not-movable": "it cannot be moved",
-    "not-empty": "it holds other files",
-    "being-written": "another program writes it",
-    "in-use": "another replay or question uses it",
-}
 
 
 @contextmanager
@@ -120,13 +113,13 @@ class StartingFiles:
     def facts(self) -> StartFiles:
         """Return what run.json says of it."""
         entries = [entry for place in self._places for entry in place.list.entries]
-        listed_files = [InPlaceFile(path=path, reason=why) for path, why in sorted(self._in_place.items())]
+        in_place = self._in_place_files()
         return StartFiles(
             restored=[
                 entry.path for entry in entries if entry.restored is not None and entry.path not in self._in_place
             ],
-            in_place=listed_files[:MAX_IN_PLACE],
-            in_place_more=max(0, len(listed_files) - MAX_IN_PLACE),
+            in_place=in_place[:MAX_IN_PLACE],
+            in_place_more=max(0, len(in_place) - MAX_IN_PLACE),
         )
 
     # Before
@@ -303,8 +296,11 @@ class StartingFiles:
 
     def _say_in_place(self) -> None:
         if self._in_place and not self._leaves_all:
-            files = [f"{printable(name)} ({WHY[why]})" for name, why in sorted(self._in_place.items())]
+            files = [printable(file.words) for file in self._in_place_files()]
             warn(f"the replay finds these as they are now, and not as its recording did: {listed(files, MAX_NAMED)}")
+
+    def _in_place_files(self) -> list[InPlaceFile]:
+        return [InPlaceFile(path=path, reason=why) for path, why in sorted(self._in_place.items())]
 
     # Afterwards
 

@@ -186,6 +186,9 @@ def test_what_was_not_kept_is_said_and_found_as_it_is(reprokit: Reprokit) -> Non
     assert said.count("finds these as they are now, and not as its recording did: log (what it held") == 1
     assert (reprokit.directory / "lines").read_text().strip() == "2"
     assert (reprokit.directory / "log").read_text() == "1\n2\n2\n"
+    done = reprokit.run("verify", "run", "run-0")
+    assert done.returncode == 1
+    assert "the replay run-0 found files otherwise than its recording did: log (what it held" in done.stdout
 
 
 def test_the_shim_and_the_launcher_leave_out_the_same_directories() -> None:
