@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from reprokit import names
-from reprokit.printable import listed
+from reprokit.printable import listed, printable
 from reprokit.rundir import RunDirectory
 
 SHOWN = 3  # files that are named
@@ -72,6 +72,10 @@ def handed_on(left: RunDirectory, right: RunDirectory) -> list[str]:
 
 def sentences(left: RunDirectory, right: RunDirectory) -> Iterator[str]:
     """Yield what must be said where one of two runs went on from what the other left behind."""
+    for run in (left, right):
+        if run.run.start is not None and run.run.start.in_place:
+            files = [printable(file.words) for file in run.run.start.in_place]
+            yield f"the replay {run.path.name} found files otherwise than its recording did: {listed(files, SHOWN)}"
     shared = handed_on(left, right)
     if shared:
         yield (

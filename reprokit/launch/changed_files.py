@@ -47,6 +47,7 @@ class ChangeSearch:
     def __init__(self, start: int, is_searched: Callable[[str], bool], interrupted: Callable[[], bool]) -> None:
         self._start, self._is_searched, self._interrupted = start, is_searched, interrupted
         self._deadline = time.monotonic() + MAX_SECONDS
+        self._whole: tuple[str, ...] = ()
         self._seen: set[str] = set()
         self._waiting: list[SearchedDirectory] = []
         self._looked_at = 0
@@ -54,10 +55,10 @@ class ChangeSearch:
 
     def run(self, whole: Sequence[str], partly: Iterable[str]) -> ChangedFiles:
         """Look through directories: the first with all below them, the others where they changed themselves."""
-        above = tuple(os.path.join(path, "") for path in whole)
+        self._whole = tuple(os.path.join(path, "") for path in whole)
         for path in (*whole, *partly):
             with suppress(OSError):
-                self._add(path, os.stat(path), 0, is_whole=os.path.join(path, "").startswith(above))
+                self._add(path, os.stat(path), 0)
         while self._waiting:
             directory = heapq.heappop(self._waiting)
             if not self._look_through(directory):
@@ -65,13 +66,14 @@ class ChangeSearch:
                 break
         return self._changed
 
-    def _add(self, path: str, status: os.stat_result, depth: int, *, is_whole: bool) -> None:
+    def _add(self, path: str, status: os.stat_result, depth: int) -> None:
         if path in self._seen or not stat.S_ISDIR(status.st_mode) or depth > MAX_DEPTH:
             return
         self._seen.add(path)
         is_old = status.st_ctime_ns <= self._start
         if not is_old and len(self._changed.directories) < MAX_DIRECTORIES and born(path) > self._start:
             self._changed.directories.add(path)
+        is_whole = os.path.join(path, "").startswith(self._whole)
         heapq.heappush(self._waiting, SearchedDirectory(is_old, depth, path, is_whole))
 
     def _look_through(self, directory: SearchedDirectory) -> bool:
@@ -96,9 +98,14 @@ class ChangeSearch:
         has_changed = status.st_ctime_ns > self._start
         if stat.S_ISDIR(status.st_mode):
             if (directory.is_whole or has_changed) and self._is_searched(entry.path):
-                self._add(entry.path, status, directory.depth + 1, is_whole=directory.is_whole)
-        elif has_changed and (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
+                self._add(entry.path, status, directory.depth + 1)
+            return
+        if has_changed and (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
             self._changed.files.add(entry.path)
+        if stat.S_ISLNK(status.st_mode) and os.path.isdir(entry.path):
+            target = os.path.realpath(entry.path)
+            if self._is_searched(target):
+                self._add(target, os.stat(target), directory.depth + 1)
 
 
 def created_above(paths: Iterable[str], start: int) -> Iterator[str]:

@@ -1,4 +1,6 @@
-"""Finds the files to which a pipeline writes what the command prints, as `reprokit record ... | tee log` does."""
+"""Finds the files into which programs print: a pipeline's copy of what the command prints, as by `| tee log`, and logs
+of other programs, as of srun or a monitor.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,23 @@ Identity = tuple[int, int]  # device and inode
 
 
 def identities() -> set[Identity]:
-    """Return the files behind this process's standard streams, and those that readers of its pipes write to."""
+    """Return the files behind the standard streams of all processes, and those that readers of our pipes write to."""
     found: set[Identity] = set()
     pipes: set[Identity] = set()
     for descriptor in range(3):
         with suppress(OSError):
             status = os.fstat(descriptor)
             (pipes if stat.S_ISFIFO(status.st_mode) and descriptor else found).add((status.st_dev, status.st_ino))
-    return found | (_written_by_readers(pipes) if pipes else set())
+    return found | set(_printed_into()) | (_written_by_readers(pipes) if pipes else set())
+
+
+def _printed_into() -> Iterator[Identity]:
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        for descriptor in (1, 2):
+            with suppress(OSError):
+                status = os.stat(f"/proc/{pid}/fd/{descriptor}")
+                if stat.S_ISREG(status.st_mode):
+                    yield status.st_dev, status.st_ino
 
 
 def _written_by_readers(pipes: set[Identity]) -> set[Identity]:

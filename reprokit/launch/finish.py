@@ -294,6 +294,7 @@ class Finish:
             plan.command,
             (*plan.aside, *filter(None, [self._fallback])),
             [interval for companion in self._companions for interval in companion.intervals],
+            is_shared=self._path.parent.name == rundir.HOSTS,
         )
         rundir.write_json(self._path / rundir.OUTPUTS, outputs_file)
         self._run.outputs = rundir.seal_file(self._path / rundir.OUTPUTS)

@@ -20,6 +20,8 @@ SYSTEM = ("/dev", "/proc", "/run", "/sys", "/tmp", "/var/run", "/var/tmp")
 BELOW_SYSTEM = tuple(f"{directory}/" for directory in SYSTEM)
 EDITED_SUFFIXES = (*CODE_SUFFIXES, ".ipynb")  # of sources, which people edit while a training runs
 WANDB_RUN = re.compile(r"(.*/wandb/(?:offline-)?run-\d{8}_\d{6}-[^/]+)(?:/.*)?", re.DOTALL)
+SEPARATED = re.compile(r"[\s=;&|<>\"']+")
+MAX_WORDS = 1000
 STUDY = ("study.json", "results.jsonl")  # files that mark the directory of a study
 
 
@@ -85,8 +87,8 @@ class PlaceNames:
 
     def named_by(self, command: Iterable[str]) -> Iterator[tuple[str, bool]]:
         """Yield the directories that words of a command name, and those of named files; whether it is the first."""
-        for word in command:
-            for text in dict.fromkeys((word, word.partition("=")[2])):
+        for word in islice(command, MAX_WORDS):
+            for text in dict.fromkeys((word, *SEPARATED.split(word)[:MAX_WORDS])):  # options, and lines of a shell
                 path = os.path.realpath(os.path.join(self._directory, text)) if text and "\0" not in text else "/"
                 is_directory = os.path.isdir(path)
                 directory = path if is_directory else os.path.dirname(path)

@@ -131,19 +131,23 @@ def collect(
     command: Sequence[str] = (),
     other: Iterable[Path] = (),
     intervals: Sequence[tuple[int, int]] = (),
+    *,
+    is_shared: bool = False,
 ) -> OutputsFile:
     """Return what is left of the files that the run wrote, sorted by path; copies of at most `keep` bytes are kept.
 
     Files below the second directory of `moved` are listed as if they were below the first. Nothing in the `other`
     directories is an output: snapshots, and what a study writes itself. Nor is what nothing was seen to write, and that
-    changed in one of the `intervals`, in which commands of the user ran beside the training.
+    changed in one of the `intervals`, in which commands of the user ran beside the training. Into a shared directory
+    other hosts of the run write too.
     """
     places = PlaceNames((run, *other), working_directory, moved)
     written = names.written(run)
     resolver = names.Resolver()
     remaining = set(names.there(written, resolver, places.has_results)) - names.unchanged(run, written)
     seen = _results(remaining, places)
-    changed = _changed_files(run, os.path.realpath(working_directory), command, places, written, interrupted)
+    start = None if is_shared else names.start_of(run)
+    changed = _changed_files(start, os.path.realpath(working_directory), command, places, written, interrupted)
     changed.files -= {path for path in changed.files - seen if _has_changed_in(path, intervals)}
     results = sorted(seen | changed.files, key=places.recorded_path)
     temporary = sorted(filter(places.is_temporary, remaining), key=places.recorded_path)
@@ -173,7 +177,7 @@ def _results(paths: set[str], places: PlaceNames) -> set[str]:
 
 
 def _changed_files(
-    run: Path,
+    start: os.stat_result | None,
     here: str,
     command: Sequence[str],
     places: PlaceNames,
@@ -181,7 +185,6 @@ def _changed_files(
     interrupted: Callable[[], bool],
 ) -> ChangedFiles:
     """Return what changed where results are looked for, whoever wrote it, and the directories that were created."""
-    start = names.start_of(run)
     if start is None:
         return ChangedFiles()
     named = list(places.named_by(command[1:]))  # the program itself lies among others

@@ -61,15 +61,22 @@ class RecordedFiles:
 
     # Where they can be set aside
 
-    def by_home(self) -> dict[Path, list[str]]:
-        """Return the names by a directory of reprokit's on their file system; directories first, from the outermost."""
+    def by_home(self) -> tuple[dict[Path, list[str]], list[str]]:
+        """Return the names by a directory of reprokit's on their file system, and those that cannot be reached.
+
+        Directories come first, from the outermost.
+        """
         own_home, homes = home_of(Path(self._directory)), {}
         by_device: dict[int, list[str]] = {}
+        unreachable: list[str] = []
         for name in (*sorted(self.directories), *sorted(self.names - self.directories)):
-            by_device.setdefault(_device(self.path_of(name).parent), []).append(name)
+            try:
+                by_device.setdefault(_device(self.path_of(name).parent), []).append(name)
+            except OSError:
+                unreachable.append(name)
         for device, names in by_device.items():
             homes[own_home if _device(own_home) == device else self._home_above(names)] = names
-        return homes
+        return homes, unreachable
 
     def _home_above(self, names: list[str]) -> Path:
         """Return a place beside the outermost directory that was created for these files, on their file system."""
@@ -80,6 +87,11 @@ class RecordedFiles:
         return next(usable, shared) / HOME
 
     # Whose a file is
+
+    def has_copy(self, name: str) -> bool:
+        """Return whether the recording has a copy of a file, or all that a link is."""
+        file = self._files.get(name)
+        return name in self._links or (file is not None and file.kept is not None)
 
     def is_as_found(self, path: Path, found: FoundFile) -> bool:
         """Return whether what the recording found is there already, as in a fresh copy."""

@@ -38,13 +38,6 @@ MAX_COPIED = 2 << 30  # bytes of files that stay and that a question must leave 
 MAX_IN_PLACE = 100  # listed
 MAX_NAMED = 3
 MOVABLE = frozenset({"__pycache__", ".ipynb_checkpoints"})  # in a directory that the recording created
-WHY: dict[InPlaceReason, str] = {
-    "not-kept": "what it held before was not kept",
-    "not-movable": "it cannot be moved",
-    "not-empty": "it holds other files",
-    "being-written": "another program writes it",
-    "in-use": "another replay or question uses it",
-}
 
 
 @contextmanager
@@ -120,13 +113,13 @@ class StartingFiles:
     def facts(self) -> StartFiles:
         """Return what run.json says of it."""
         entries = [entry for place in self._places for entry in place.list.entries]
-        listed_files = [InPlaceFile(path=path, reason=why) for path, why in sorted(self._in_place.items())]
+        in_place = self._in_place_files()
         return StartFiles(
             restored=[
                 entry.path for entry in entries if entry.restored is not None and entry.path not in self._in_place
             ],
-            in_place=listed_files[:MAX_IN_PLACE],
-            in_place_more=max(0, len(listed_files) - MAX_IN_PLACE),
+            in_place=in_place[:MAX_IN_PLACE],
+            in_place_more=max(0, len(in_place) - MAX_IN_PLACE),
         )
 
     # Before
@@ -135,7 +128,9 @@ class StartingFiles:
         """Move the outputs away, and put what the recording found in their places."""
         try:
             with refused_as(CannotCopy, f"outputs of {self._recording.path} cannot be set aside while it is replayed"):
-                for home, paths in sorted(self._files.by_home().items()):
+                homes, unreachable = self._files.by_home()
+                self._in_place.update(dict.fromkeys(unreachable, "not-movable"))
+                for home, paths in sorted(homes.items()):
                     self._take_from(home, paths)
         except BaseException:
             self.settle()
@@ -301,8 +296,11 @@ class StartingFiles:
 
     def _say_in_place(self) -> None:
         if self._in_place and not self._leaves_all:
-            files = [f"{printable(name)} ({WHY[why]})" for name, why in sorted(self._in_place.items())]
+            files = [printable(file.words) for file in self._in_place_files()]
             warn(f"the replay finds these as they are now, and not as its recording did: {listed(files, MAX_NAMED)}")
+
+    def _in_place_files(self) -> list[InPlaceFile]:
+        return [InPlaceFile(path=path, reason=why) for path, why in sorted(self._in_place.items())]
 
     # Afterwards
 
@@ -346,7 +344,9 @@ class StartingFiles:
         if not self._written.has(entry.path, path):
             return Settlement.OLD_GOES if aside_place.has_same_bytes(aside, path) else Settlement.OLD_IS_KEPT
         if self._files.is_of_recording(aside, entry.path):
-            return Settlement.OLD_GOES
+            is_needed = not (self._ended_alike or self._files.has_copy(entry.path))
+            is_kept = is_needed and not aside_place.has_same_bytes(aside, path)
+            return Settlement.OLD_IS_KEPT if is_kept else Settlement.OLD_GOES
         # What was there before the recording, and has changed since, is more than an output of it: a log, a database.
         return Settlement.NEW_IS_KEPT if entry.path in self._files.found else Settlement.OLD_IS_KEPT
 
@@ -359,6 +359,14 @@ class StartingFiles:
         if aside_place.has_same_bytes(aside, path):
             return Settlement.NEW_GOES
         return Settlement.NEW_IS_KEPT if self._written.has(entry.path, path) else Settlement.OLD_IS_KEPT
+
+    @cached_property
+    def _ended_alike(self) -> bool:
+        """Return whether the replay ended as its recording did: one that failed may have left half a file."""
+        with suppress(ReprokitError):
+            run, recorded = RunDirectory(self._replay).run, self._recording.run
+            return (run.exit_code, run.signal) == (recorded.exit_code, recorded.signal)
+        return False
 
     @cached_property
     def _written(self) -> WrittenFiles:
@@ -414,6 +422,7 @@ def _times(directory: Path) -> tuple[int, int]:
 def _is_being_written(path: Path) -> bool:
     """Return whether a process has a file open for writing: then the kernel gives nobody a lease on it."""
     with suppress(OSError), open(path, "rb", opener=rundir.open_regular) as file:
+        fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)  # which by default does nothing
         try:
             fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         except BlockingIOError:

@@ -98,6 +98,13 @@ class RecipeUsed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 InPlaceReason = Literal["not-kept", "not-movable", "not-empty", "being-written", "in-use"]
+_IN_PLACE: dict[InPlaceReason, str] = {
+    "not-kept": "what it held before was not kept",
+    "not-movable": "it cannot be moved",
+    "not-empty": "it holds other files",
+    "being-written": "another program writes it",
+    "in-use": "another replay or question uses it",
+}
 
 
 class InPlaceFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -105,6 +112,11 @@ class InPlaceFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     path: str  # as in outputs.json
     reason: InPlaceReason
+
+    @property
+    def words(self) -> str:
+        """Return the path and the reason."""
+        return f"{self.path} ({_IN_PLACE[self.reason]})"
 
 
 class StartFiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from reprokit import names, rundir
 from reprokit.errors import CannotCopy
 from reprokit.launch import aside_place
 from reprokit.launch.replay_plan import replay_plan
@@ -156,6 +158,15 @@ def test_what_varies_is_replaced_by_the_replay_s_without_copies(reprokit: Reprok
         assert kept(reprokit) == {}
 
 
+def test_a_replay_that_fails_replaces_nothing_of_which_there_is_no_copy(reprokit: Reprokit) -> None:
+    program = "echo half > out; [ ! -e fail ] || exit 3; echo whole > out"
+    recorded(reprokit, "", program, "--keep-outputs", "0")
+    (reprokit.directory / "fail").touch()
+    done = reprokit.run("replay", "-q", "run", "-o", "run-0")
+    assert done.returncode == 3
+    assert ((reprokit.directory / "out").read_text(), kept(reprokit)) == ("half\n", {"out": "whole\n"})
+
+
 def test_here_starts_among_what_is_there(reprokit: Reprokit) -> None:
     recorded(reprokit, "", VERSION)
     _, start = replayed(reprokit, "--here")
@@ -175,6 +186,15 @@ def test_what_was_not_kept_is_said_and_found_as_it_is(reprokit: Reprokit) -> Non
     assert said.count("finds these as they are now, and not as its recording did: log (what it held") == 1
     assert (reprokit.directory / "lines").read_text().strip() == "2"
     assert (reprokit.directory / "log").read_text() == "1\n2\n2\n"
+    done = reprokit.run("verify", "run", "run-0")
+    assert done.returncode == 1
+    assert "the replay run-0 found files otherwise than its recording did: log (what it held" in done.stdout
+
+
+def test_the_shim_and_the_launcher_leave_out_the_same_directories() -> None:
+    source = (Path(__file__).parents[2] / "native" / "found.c").read_text()
+    left_out = set(re.findall('"/([^/"]+)/"', source.partition("noise[] = {")[2].partition("}")[0]))
+    assert left_out == names.NOISE | {"site-packages", "dist-packages"}
 
 
 def test_private_keys_are_not_kept(reprokit: Reprokit) -> None:
@@ -384,8 +404,6 @@ def test_a_list_of_outputs_that_leads_elsewhere_moves_nothing(reprokit: Reprokit
     listed = json.loads((recording.path / "outputs.json").read_text())
     listed["files"][0]["path"] = "../mine"
     del listed["check"]
-    from reprokit import rundir
-
     rundir.write_json(recording.path / "outputs.json", listed)
     facts = recording.run
     facts.outputs = rundir.seal_file(recording.path / "outputs.json")

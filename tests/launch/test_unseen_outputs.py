@@ -99,18 +99,29 @@ def test_directories_that_the_command_names_are_looked_through(reprokit: Reproki
         place = Path(elsewhere)
         (reprokit.directory / "link").symlink_to(place)  # what it leads to is no temporary place
         writing = f"cd {place} && {static_program}"
-        for words in (["sh", str(place)], ["sh", f"--out={place}"], ["sh", "--out", str(place / "new")]):
+        (place / "new").touch()
+        for words in (["sh", str(place)], ["sh", f"--out={place}"], ["sh", "--out", str(place / "new")], []):
             done = reprokit.run("record", "-q", "--overwrite", "-o", "run", "--", "sh", "-c", writing, *words)
             assert done.returncode == 0, done.stderr
             new = {f"{place}/{name}" for name in ("new", "renamed")}
             assert new <= set(paths(reprokit.directory / "run"))
 
 
+def test_where_a_link_leads_is_looked_through(reprokit: Reprokit, static_program: Path, tmp_path: Path) -> None:
+    for name in ("here", "elsewhere"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "here" / "out").symlink_to(tmp_path / "elsewhere")
+    command = ["sh", "-c", f"cd out && {static_program}"]
+    rk = Reprokit(tmp_path / "here")
+    assert rk.run("record", "-q", "-o", "run", "--", *command).returncode == 0
+    assert f"{tmp_path}/elsewhere/new" in paths(tmp_path / "here" / "run")
+
+
 def test_a_log_behind_a_pipe_and_edited_sources_are_no_outputs(reprokit: Reprokit) -> None:
     code = "import subprocess; open('seen', 'w').write('1'); print('done')"
     (reprokit.directory / "edited.py").write_text("print(1)")
     line = f'{COMMAND} record -o run -- {sys.executable} -c "{code}" 2>&1 | tee log | grep -v x > other-log'
-    edit = "(sleep 0.3; echo 'print(2)' > edited.py) &"
+    edit = "(sleep 0.3; echo 'print(2)' > edited.py) & (sleep 0.3; echo 1; sleep 3) > monitor &"
     subprocess.run(["sh", "-c", f"{edit} {line}"], cwd=reprokit.directory, check=True)
     assert paths(reprokit.directory / "run") == ["seen"]
 
