@@ -138,7 +138,7 @@ def test_a_taken_temporary_name_that_the_script_never_sees_is_no_warning(reproki
     code = "import os, tempfile; from multiprocessing import util; tempfile.tempdir = '.'; "
     code += "print(os.path.basename(util.get_temp_dir()), flush=True); os._exit(0)"
     left_behind = reprokit.run("record", "-o", "run", "--", *python(code)).stdout.strip()
-    replay = reprokit.run("replay", "run")
+    replay = reprokit.run("replay", "--here", "run")
     assert left_behind != replay.stdout.strip(), "its name was taken"
     assert "was there already" not in replay.stderr
 

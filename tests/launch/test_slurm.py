@@ -22,18 +22,6 @@ for step in range(3):
 with open(f"out{rank}", "w") as file:
     print(os.urandom(8).hex(), file=file)
 """
-# The parameters are those of data-parallel training, without the time that its processes need to find each other.
-TRAINING = """
-import torch
-torch.set_num_threads(1)
-torch.manual_seed(0)
-model = torch.nn.Linear(8, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(5):
-    optimizer.zero_grad()
-    model(torch.randn(16, 8)).square().mean().backward()
-    optimizer.step()
-"""
 PAST = "past the supervisor"
 PYTHON = sys.executable
 
@@ -74,8 +62,8 @@ def test_ranks_inside_of_a_batch_job_are_not_taken_for_its_script(project: Repro
 
 @pytest.mark.slow
 def test_ranks_of_a_job_are_compared_with_each_other(project: Reprokit, slurm: Slurm) -> None:
-    project.script("train.py", TRAINING)
-    script = f"{COMMAND} record -q -o run -- srun -n2 {PYTHON} train.py; {COMMAND} verify run"
+    training = Path(__file__).parents[1] / "trainings" / "slurm_ranks.py"
+    script = f"{COMMAND} record -q -o run -- srun -n2 {PYTHON} {training}; {COMMAND} verify run"
     said = slurm.batch(script, project.directory)
     assert "equal: optimizer#0 on 2 ranks: parameters are equal after each of 5 steps" in said
 
