@@ -31,6 +31,7 @@ _HEAD, _BLOCK, _ENTRY = struct.Struct("<8sII256sI"), struct.Struct("<4sIQIIII"),
 _FACTS = 8  # bytes of a block's head before what its check is over
 _BATCH, _STEP, _END, _LOADER, _SERIES = range(1, 6)
 _INDICES, _DIGEST, _KEYS = range(1, 4)
+_DRAWN = 1  # form of a step
 _UNKNOWN_WORKER = 0xFFFFFFFF
 _TAIL = struct.Struct("<8sQQQ")
 _TAIL_HEAD, _TAIL_ENTRIES, _TAIL_NUMBERS = 64, 16 << 10, 48 << 10
@@ -69,11 +70,12 @@ class SampleBatch(msgspec.Struct, frozen=True):
 
 
 class SampleStep(msgspec.Struct, frozen=True):
-    """An optimizer step, and the batches that were fetched since the one before."""
+    """An optimizer step, and the batches that it was made of."""
 
     optimizer: str
     number: int
     batches: list[SampleBatch]
+    is_drawn: bool = False  # these were only drawn before it: which of them it used is not known
 
     @property
     def samples(self) -> list[Sample]:
@@ -220,7 +222,7 @@ class _LedgerState:
                 self._batches.append(self._batch(number, first, form, numbers[place : place + size], text))
                 place += size
             elif kind == _STEP:
-                yield self._step(number, first)
+                yield self._step(number, first, form == _DRAWN)
             elif kind == _END:
                 yield EpochDone(self._loader(number), first)
             else:
@@ -243,12 +245,12 @@ class _LedgerState:
             return SampleBatch(loader, epoch, keys)
         return SampleBatch(loader, epoch, words)
 
-    def _step(self, number: int, delta: int) -> SampleStep:
+    def _step(self, number: int, delta: int, is_drawn: bool) -> SampleStep:
         if number not in self._series:
             raise ValueError(f"there is no optimizer {number}")
         step = self._steps[number] = self._steps.get(number, -1) + delta
         batches, self._batches = self._batches, []
-        return SampleStep(self._series[number], max(step, 0), batches)
+        return SampleStep(self._series[number], max(step, 0), batches, is_drawn)
 
 
 def ledgers(run: RunDirectory) -> list[ProcessLedger]:

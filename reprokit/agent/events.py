@@ -76,6 +76,14 @@ class BatchFetched(TrainingEvent):
 
 
 @dataclass(eq=False)
+class BatchMoved(TrainingEvent):
+    """A library has copied a batch to a device."""
+
+    before: object
+    after: object
+
+
+@dataclass(eq=False)
 class LoaderExhausted(TrainingEvent):
     """A data loader has no further batch; a prefetching loop may still have some."""
 

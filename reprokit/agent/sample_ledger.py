@@ -17,7 +17,8 @@ from functools import partial
 
 from .core.buffered_lines import make_directory, map_new_file
 from .core.json_text import to_json
-from .events import BatchFetched, LoaderBegan, LoaderExhausted, ModelCalled, UpdateDone
+from .events import BatchFetched, BatchMoved, LoaderBegan, LoaderExhausted, ModelCalled, UpdateDone
+from .fetched_batches import EVALUATED, NOT_CALLED, TRAINED, FetchedBatch, LoaderIteration, PendingBatches
 from .reader_names import file_name
 
 TYPE_CHECKING = False
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from .agent import Agent
     from .core.journal import Journal
     from .events import Events, Handler, TrainingEvent
+    from .fetched_batches import BatchMemory
 
 FORMAT = 1
 DIRECTORY = "samples"
@@ -48,39 +50,13 @@ ENTRY = struct.Struct("<BBHII")
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
 _SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-# How a thread has used the batches that it fetched last. If no model was called with them, this is decided at the next
-# fetch: they were only inspected if their loader was exhausted and no step followed.
-_NOT_CALLED, _TRAINED, _EVALUATED, _EXHAUSTED = range(4)
-
-
-class LoaderIteration:
-    """One iteration of a data loader."""
-
-    def __init__(self, number: int, epoch: int) -> None:
-        self.number = number  # of the loader, in this file
-        self.epoch = epoch
-        self.batches: dict[int, int] = {}  # of iterable data sets: number of batches by worker
-        self.has_steps = False
-
-
-class PendingBatches:
-    """The batches that a thread has fetched since its last step."""
-
-    def __init__(self) -> None:
-        self.batches: list[tuple[LoaderIteration, bytes, bytes]] = []  # iteration, entry, numbers
-        self.first = 0  # index of the first one fetched since a model was called
-        self.use = _NOT_CALLED
-
-    def drop(self) -> None:
-        """Drop the batches that were fetched last, as they are not used for a step."""
-        del self.batches[self.first :]
 
 
 class FetchingThread(_local):
     """The pending batches of each thread."""
 
-    def __init__(self) -> None:
-        self.pending = PendingBatches()
+    def __init__(self, memory_of: Callable[[Any], BatchMemory] | None) -> None:
+        self.pending = PendingBatches(memory_of)
 
 
 class SampleLedger:
@@ -93,16 +69,20 @@ class SampleLedger:
         facts_of: Callable[[Any], dict[str, object]],
         digest: Callable[[Any], int | None],
         compiled: Any = None,
+        memory_of: Callable[[Any], BatchMemory] | None = None,
     ) -> None:
         self._agent, self._events, self._compiled = agent, events, compiled
+        self._memory_of = memory_of  # returns where values lie; None where calls of models are no events
         self._facts_of = facts_of  # returns the settings of a loader
         self._digest = digest  # digests a batch for which the trail has no digest
         self.forget()
 
     def forget(self) -> None:
         """Start afresh, also in a forked child, which needs a file of its own."""
-        self._thread = FetchingThread()
+        self._thread = FetchingThread(self._memory_of)
+        self._fetching: list[PendingBatches] = []  # of all threads that have fetched
         self._loaders: dict[str, int] = {}
+        self._epochs: dict[int, int] = {}  # the last one of each loader
         self._series: dict[str, list[int]] = {}  # by optimizer: number and last step
         self._file = LedgerFile(self._agent.run, self._agent.journal, self._compiled)
 
@@ -110,6 +90,7 @@ class SampleLedger:
         return {
             LoaderBegan: self._loader_began,
             BatchFetched: self._batch_fetched,
+            BatchMoved: lambda event: self._thread.pending.moved(event.before, event.after),
             ModelCalled: self._model_called,
             LoaderExhausted: self._loader_exhausted,
             UpdateDone: self._update_done,
@@ -133,7 +114,8 @@ class SampleLedger:
         if number is None:
             number = self._loaders[text] = len(self._loaders)
             self._declare(LOADER, number, text)
-        event.samples = LoaderIteration(number, series.number)
+        epoch = self._epochs[number] = max(series.number, self._epochs.get(number, -1) + 1)  # threads count anew
+        event.samples = LoaderIteration(number, epoch)
 
     def _declare(self, kind: int, number: int, text: str) -> None:
         if number >= MAX_NUMBER:
@@ -150,18 +132,23 @@ class SampleLedger:
             return
         pending = self._thread.pending
         if pending.use:
-            if pending.use != _TRAINED:
+            if pending.use != TRAINED:
                 pending.drop()
-            pending.use, pending.first = _NOT_CALLED, len(pending.batches)
+            pending.use, pending.first = NOT_CALLED, len(pending.batches)
+        if not pending.is_listed:
+            pending.is_listed = True
+            self._fetching.append(pending)
         if len(pending.batches) >= MAX_PENDING:
-            pending.batches, pending.first = [], 0
+            pending.batches = []
+            pending.first = pending.kept = 0
         numbers = None if self._compiled is None else self._compiled.words(event.indices)
         if numbers is None:
             kind, count, text, numbers = self._identify(iteration, event)
         else:
             kind, count, text = INDICES, len(numbers) // 4, b""
         entry = ENTRY.pack(BATCH, kind, iteration.number, iteration.epoch, count)
-        pending.batches.append((iteration, entry + text, numbers))
+        iteration.fetched += 1
+        pending.add(FetchedBatch(iteration, entry + text, numbers, event.batch))
 
     def _identify(self, iteration: LoaderIteration, event: BatchFetched) -> tuple[int, int, bytes, bytes]:
         """Return kind, count, text and numbers that identify a batch's samples, if it has no list of small indices."""
@@ -185,27 +172,29 @@ class SampleLedger:
 
     def _model_called(self, event: ModelCalled) -> None:
         pending = self._thread.pending
-        if event.has_gradients:
-            pending.use = _TRAINED
-        elif pending.use != _TRAINED:
-            pending.use = _EVALUATED
+        if not event.has_gradients:
+            pending.called_without_gradients()
+        elif pending.batches or self._fetching:
+            pending.called(event.arguments, event.keywords, self._fetching)
 
     def _loader_exhausted(self, event: LoaderExhausted) -> None:
         pending, loader_began = self._thread.pending, event.began
-        if pending.use == _EVALUATED:
+        if pending.use == EVALUATED:
             pending.drop()
-        elif pending.use == _NOT_CALLED:
-            pending.use = _EXHAUSTED
+        elif pending.use == NOT_CALLED:
+            pending.exhausted()
         iteration = None if loader_began is None else loader_began.samples
-        if iteration is not None and (iteration.has_steps or pending.batches):
-            self._file.put(ENTRY.pack(END, 0, iteration.number, iteration.epoch, 0), b"")
+        if iteration is not None and pending.waits_for_steps(iteration):
+            iteration.is_exhausted = True
+        elif iteration is not None and (iteration.has_steps or pending.has(iteration)):
+            self._file.put(_end_of(iteration), b"")
 
     # Steps
 
     def _update_done(self, event: UpdateDone) -> None:
         pending = self._thread.pending
-        if not pending.batches:
-            pending.use = _NOT_CALLED
+        batches, is_drawn = pending.take()
+        if not batches:
             return
         record: Any = event.optimizer
         step, series = record.steps - 1, self._series.get(record.name)
@@ -213,15 +202,23 @@ class SampleLedger:
             series = self._series[record.name] = [len(self._series), -1]
             self._declare(SERIES, series[0], to_json({"name": record.name}))
         entries = numbers = b""
-        for iteration, entry, words in pending.batches:
+        for batch in batches:
+            iteration = batch.iteration
             iteration.has_steps = True
-            entries, numbers = entries + entry, numbers + words
-        entries += ENTRY.pack(STEP, 0, series[0], step - series[1], 0)
+            iteration.stepped += 1
+            if iteration.is_exhausted and iteration.stepped == iteration.fetched:
+                entries = _end_of(iteration) + entries
+            is_drawn = is_drawn or iteration.is_drawn
+            entries, numbers = entries + batch.entry, numbers + batch.numbers
+        entries += ENTRY.pack(STEP, is_drawn, series[0], step - series[1], 0)
         series[1] = step
-        pending.batches, pending.first, pending.use = [], 0, _NOT_CALLED
         if not self._file.put(entries, numbers):
             self._events.remove(self)
             self._agent.warn(f"no further step's samples are kept: {self._file.refusal}")
+
+
+def _end_of(iteration: LoaderIteration) -> bytes:
+    return ENTRY.pack(END, 0, iteration.number, iteration.epoch, 0)
 
 
 class LedgerFile:

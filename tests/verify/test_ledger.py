@@ -83,6 +83,47 @@ def test_loaders_of_all_kinds(reprokit: Reprokit) -> None:
     assert "samples             identical     12 compared, all the same" in verified.stdout
 
 
+FAR = ["far", "accumulated", "threaded", "whole", "sliced", "twice", "broken", "plain"]
+
+
+@pytest.mark.parametrize("names", [["ahead", "changed"], pytest.param(FAR, marks=pytest.mark.slow)])
+def test_a_batch_that_is_fetched_ahead_is_that_of_the_step_that_used_it(reprokit: Reprokit, names: list[str]) -> None:
+    assert record(reprokit, "run", "ledgered_ahead.py", "seen.json", *names).returncode == 0
+    lines = exported(reprokit, "run")
+    for optimizer, (name, steps) in enumerate(seen_by(reprokit.directory / "seen.json").items()):
+        drawn = {line["drawn"] for line in lines if line["optimizer"] == f"optimizer#{optimizer}"}
+        if name != "changed":
+            assert (by_step(lines, optimizer), drawn) == (steps, {False}), name
+            continue
+        # The model was called with other tensors: which batch it used is not known, and not said.
+        assert drawn == {True}
+        before = reprokit.run("ledger", "run", "--step", "0").stdout
+        assert before.count(f"before step 0 of optimizer#{optimizer}") == 2
+        assert "drawn before the step: the loop fetches ahead and its model is called with other tensors" in before
+        overview = reprokit.run("ledger", "run").stdout
+        assert overview.startswith("nothing drawn twice or left out: ")
+        assert overview.count("40 samples of 40  each drawn once") == overview.count("40 samples of 40  each once") == 2
+        assert "are what was drawn before" in reprokit.run("verify", "run", "run").stdout
+
+
+ON_TRAINERS = [["ledgered_accelerate.py", kind, every] for kind, every in (("tensor", "1"), ("dict", "3"))]
+ON_TRAINERS += [["ledgered_accelerate.py", "copied", "2"], ["ledgered_trainer.py"]]
+
+
+@pytest.mark.extended
+@pytest.mark.skipif(not TRAINERS.exists(), reason=f"{TRAINERS} is not there: make .venv-trainers/.installed")
+@pytest.mark.parametrize("training", ON_TRAINERS, ids="-".join)
+def test_libraries_that_fetch_ahead(reprokit: Reprokit, training: list[str]) -> None:
+    path = reprokit.script("train.py", training_text(training[0]))
+    done = reprokit.run("record", "-o", "run", "--", str(TRAINERS), str(path), *training[1:])
+    assert done.returncode == 0, done.stderr
+    lines = exported(reprokit, "run")
+    assert by_step(lines, 0) == seen_by(reprokit.directory / "seen.json")["steps"]
+    assert not any(line["drawn"] for line in lines)
+    (first, second) = json.loads(reprokit.run("ledger", "run", "--json").stdout)["epochs"]
+    assert (first["text"], second["text"]) == ("each once", "each once")
+
+
 @pytest.mark.extended
 @pytest.mark.skipif(not TRAINERS.exists(), reason=f"{TRAINERS} is not there: make .venv-trainers/.installed")
 def test_records_of_files_that_hugging_face_reads(reprokit: Reprokit) -> None:

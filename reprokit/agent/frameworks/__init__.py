@@ -53,6 +53,7 @@ _MODULES = {
         "torch.nn.parallel.distributed",
         "torch.utils.data.dataloader",
         "torch._dynamo.eval_frame",
+        "accelerate.data_loader",
     ],
     "tensorflow": ["tensorflow"]
     + [

@@ -10,6 +10,7 @@ from ..frameworks.base import Adapter
 from ..metrics import Metrics
 from ..sample_ledger import SampleLedger
 from . import private_api, tensors
+from .batch_memory import MemoryOfValues
 from .distributed import COLLECTIVES, PARALLEL, DistributedHooks
 from .events import EventHooks
 from .generators import watch_generator, watch_seeding
@@ -61,7 +62,7 @@ class PytorchAdapter(Adapter):
         events.add(self._distributed)
         self._parts = [metrics, records, self._distributed]
         if trail is not None:
-            samples = SampleLedger(self._agent, events, loader_facts, trail.digest, compiled)
+            samples = SampleLedger(self._agent, events, loader_facts, trail.digest, compiled, MemoryOfValues)
             events.add(samples)
             self._parts = [trail, samples, *self._parts]
         self._agent.begin_events("torch", events)

@@ -18,6 +18,7 @@ from ..events import (
     BackwardEnded,
     BatchDue,
     BatchFetched,
+    BatchMoved,
     ForwardBegan,
     ForwardEnded,
     InputsGiven,
@@ -118,6 +119,8 @@ class EventHooks:
             self.replace(private_api.loader_iterator(module), "__next__", self._make_next)
             if self.wants_indices:
                 private_api.watch_indices(module, self.replace)
+        elif name == "accelerate.data_loader":
+            self.replace(module, "send_to_device", self._make_move)
         elif name == "torch._dynamo.eval_frame":
             # Code of the agent that runs between dynamo's graphs must not be compiled itself: is_compiling()
             # would be true within it, and it would report nothing.
@@ -450,6 +453,17 @@ class EventHooks:
             return batch
 
         return fetch
+
+    def _make_move(self, original: Function) -> Function:
+        events = self.events
+
+        def send_to_device(batch: Any, *arguments: Any, **keywords: Any) -> Any:
+            moved = original(batch, *arguments, **keywords)
+            if events.batch_moved:
+                tell(events.batch_moved, BatchMoved(batch, moved))
+            return moved
+
+        return send_to_device
 
     def _next_batch(self, original: Function, iterator: Any, began: LoaderBegan | None) -> Any:
         """Return the next batch of a loader, or the one by which a handler replaces it."""

@@ -22,6 +22,7 @@ from reprokit.verify.read.scan import natural
 NAME = "samples"
 MAX_COUNTED = 1 << 22  # distinct samples counted at a time
 SAMPLES, BATCHES = ("sample", "samples"), ("batch", "batches")
+DRAWN = "the loop fetches ahead and its model is called with other tensors, so which it used is not known"
 
 
 # ---- two runs ----------------------------------------------------------------------------------------------
@@ -45,13 +46,15 @@ def compare(runs: RunPair, resumptions: Mapping[tuple[str, str], Resumption]) ->
 
 
 def _optimizers(ledger: ProcessLedger) -> set[str]:
-    return {step.optimizer for step in ledger.read() if isinstance(step, SampleStep)}
+    return {step.optimizer for step in _all_steps(ledger)}
 
 
 def _steps(ledger: ProcessLedger, optimizer: str) -> Iterator[SampleStep]:
-    for step in ledger.read():
-        if isinstance(step, SampleStep) and step.optimizer == optimizer:
-            yield step
+    return (step for step in _all_steps(ledger) if step.optimizer == optimizer)
+
+
+def _all_steps(ledger: ProcessLedger) -> Iterator[SampleStep]:
+    return (step for step in ledger.read() if isinstance(step, SampleStep))
 
 
 def _aligned_steps(
@@ -184,6 +187,7 @@ class EpochCoverage:
     is_digest: bool = False
     is_whole: bool = False  # whether the loader was exhausted
     resumed: bool = False  # begun in one run and resumed in the next
+    is_drawn: bool = False  # of some samples it is only known that they were drawn before a step
 
     @property
     def never(self) -> int | None:
@@ -214,7 +218,8 @@ class EpochCoverage:
     def words(self) -> str:
         """Return a description of the epoch."""
         how_often = "twice" if self.most == 2 else f"up to {self.most:,} times"
-        parts = [f"{counted_as(self.repeated, self.unit)} seen {how_often}"] if self.repeated else []
+        verb = "drawn" if self.is_drawn else "seen"
+        parts = [f"{counted_as(self.repeated, self.unit)} {verb} {how_often}"] if self.repeated else []
         if self.distinct is None:
             return f"more than {MAX_COUNTED:,} samples are not counted"
         if self.loader.replacement:
@@ -224,7 +229,7 @@ class EpochCoverage:
         if not self.is_whole:
             return "broken off" if not self.resumed else "gone on with where it was broken off"
         left_over = f"; {self.never:,} fill no batch" if self.never else ""
-        return f"each once{left_over}"
+        return f"each {'drawn ' if self.is_drawn else ''}once{left_over}"
 
 
 def counted_as(count: int, unit: tuple[str, str]) -> str:
@@ -240,7 +245,7 @@ class _OpenEpoch:
         self.current = run, epoch  # the run that continues it, and the epoch's number there
         self.counts: Counter[Sample] | None = Counter()
         self.batches: list[Sequence[Sample]] = []
-        self.is_digest = self.is_whole = self.resumed = False
+        self.is_digest = self.is_whole = self.resumed = self.is_drawn = False
 
     def add(self, samples: Sequence[Sample]) -> None:
         self.batches.append(samples)
@@ -273,6 +278,7 @@ class _OpenEpoch:
             self.is_digest,
             self.is_whole,
             self.resumed,
+            self.is_drawn,
         )
 
 
@@ -282,8 +288,9 @@ def coverage(runs: Sequence[RunDirectory]) -> list[EpochCoverage]:
     open_epochs: dict[tuple[str, str], _OpenEpoch] = {}
     for number, run in enumerate(runs):
         for ledger in sample_ledgers.ledgers(run):
+            exhausted: set[tuple[str, int]] = set()
             for event in ledger.read():
-                _count_event(number, ledger.process, event, open_epochs, coverages)
+                _count_event(number, ledger.process, event, open_epochs, coverages, exhausted)
     coverages += [epoch.coverage() for epoch in open_epochs.values()]
     return sorted(coverages, key=lambda row: (natural(row.process), natural(row.loader.name), row.run, row.epoch))
 
@@ -294,9 +301,14 @@ def _count_event(
     event: SampleStep | EpochDone,
     open_epochs: dict[tuple[str, str], _OpenEpoch],
     coverages: list[EpochCoverage],
+    exhausted: set[tuple[str, int]],
 ) -> None:
-    """Count a step or the end of an epoch; an epoch ends when the next one of its loader begins."""
+    """Count a step or the end of an epoch; an epoch ends when the next one of its loader begins.
+
+    Where a loop fetches ahead, its loader may be ``exhausted`` before the first step with one of the epoch's batches.
+    """
     if isinstance(event, EpochDone):
+        exhausted.add((event.loader.name, event.epoch))
         epoch = open_epochs.get((process, event.loader.name))
         if epoch is not None and epoch.current == (run, event.epoch):
             epoch.is_whole = True
@@ -310,6 +322,8 @@ def _count_event(
             if epoch is not None:
                 coverages.append(epoch.coverage())
             epoch = open_epochs[key] = _OpenEpoch(run, process, batch.loader, batch.epoch)
+            epoch.is_whole = (batch.loader.name, batch.epoch) in exhausted
+        epoch.is_drawn = epoch.is_drawn or event.is_drawn
         epoch.is_digest = batch.is_digest
         epoch.add(batch.samples)
 
@@ -323,5 +337,7 @@ def notes(run: RunDirectory, side: Side) -> Iterator[str]:
     """Yield findings of a run, which equality with another run does not show: both may have the same fault."""
     if empty := sample_ledgers.never_begun(run):
         yield f"of the {side} run, ledgers are empty, as the disk had no room to begin them: {listed(empty, 3)}"
+    if drawn := sum(step.is_drawn for ledger in sample_ledgers.ledgers(run) for step in _all_steps(ledger)):
+        yield f"of the {side} run, samples of {counted(drawn)} are what was drawn before: {DRAWN}"
     for row in findings([run]):
         yield f"of the {side} run, epoch {row.epoch:,} of {row.loader.name} of process {row.process}: {row.words}"

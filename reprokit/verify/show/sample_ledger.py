@@ -18,12 +18,12 @@ from reprokit.rundir import RunDirectory
 from reprokit.sample_ledgers import Sample, SampleBatch, SampleStep
 from reprokit.screen import Cells, print_rows
 from reprokit.verify.compare.divergences import counted
-from reprokit.verify.compare.samples import BATCHES, EpochCoverage, counted_as, coverage
+from reprokit.verify.compare.samples import BATCHES, DRAWN, EpochCoverage, counted_as, coverage
 
 FORMAT = 1
 LISTED = 200  # rows on a terminal; a JSON document has all
 MAX_FOUND = 100_000  # places listed for one sample
-COLUMNS = ("process", "optimizer", "step", "loader", "epoch", "worker", "number", "sample")
+COLUMNS = ("process", "optimizer", "step", "loader", "epoch", "worker", "number", "sample", "drawn")
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ class LedgerPlace:
     @property
     def where(self) -> str:
         """Return the step, in words."""
-        return f"step {self.step.number:,} of {self.step.optimizer} of process {self.process}"
+        before = "before " if self.step.is_drawn else ""
+        return f"{before}step {self.step.number:,} of {self.step.optimizer} of process {self.process}"
 
     @property
     def source(self) -> str:
@@ -108,6 +109,7 @@ def record(place: LedgerPlace) -> dict[str, Any]:
         "number": batch.number,
         "digest": batch.is_digest,
         "samples": list(batch.samples),
+        "drawn": place.step.is_drawn,
     }
 
 
@@ -122,6 +124,7 @@ def print_step(places_found: Sequence[LedgerPlace]) -> None:
         Cells((place.where, place.source, " ".join(map(str, place.batch.samples)))) for place in places_found[:LISTED]
     ]
     footer = [f"and {len(places_found) - LISTED:,} more: --json has all"] if len(places_found) > LISTED else []
+    footer += [f"drawn before the step: {DRAWN}"] if any(place.step.is_drawn for place in places_found) else []
     print_rows(f"step {places_found[0].step.number:,}: {counted_as(len(places_found), BATCHES)}", rows, footer)
 
 
@@ -164,6 +167,7 @@ def overview_document(overview: LedgerOverview) -> dict[str, Any]:
             **msgspec.to_builtins(row.loader),
             "loader": row.loader.name,
             **{name: getattr(row, name) for name in names},
+            "only_drawn": row.is_drawn,
             "digests": row.is_digest,
             "whole": row.is_whole,
             "finding": row.is_finding,
@@ -183,11 +187,13 @@ def print_overview(overview: LedgerOverview) -> None:
     """Print a row for each epoch; if there are too many, findings come first."""
     count = len(overview.findings)
     verdict = f"{counted_as(count, ('epoch', 'epochs')) if count else 'nothing'} to look at"
+    is_drawn = any(row.is_drawn for row in overview.epochs)
     if all(row.is_complete for row in overview.epochs):
-        verdict = "nothing seen twice or left out"
+        verdict = f"nothing {'drawn' if is_drawn else 'seen'} twice or left out"
     shown = overview.epochs if len(overview.epochs) <= LISTED else (*overview.findings, *overview.epochs)[:LISTED]
     rows = [Cells(_cells(row), "bold red" if row.is_finding else "") for row in shown]
     footer = [f"and {len(overview.epochs) - LISTED:,} more: --json has all"] if len(overview.epochs) > LISTED else []
+    footer += [f"drawn before steps: {DRAWN}"] if is_drawn else []
     names = ", ".join(map(str, overview.runs))
     print_rows(f"{verdict}: {names}, {counted(overview.steps)}", rows, footer, "bold red" if count else "bold green")
 
@@ -209,7 +215,7 @@ def write(run: RunDirectory, file: IO[str], *, as_csv: bool) -> int:
         fields = (place.process, place.step.optimizer, place.step.number, batch.loader.name, batch.epoch)
         for sample in batch.samples:
             printable_sample = printable(sample) if isinstance(sample, str) else sample
-            row = (*fields, batch.worker, batch.number, printable_sample)
+            row = (*fields, batch.worker, batch.number, printable_sample, place.step.is_drawn)
             if as_csv:
                 table.writerow(row)
             else:
