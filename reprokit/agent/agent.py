@@ -6,6 +6,7 @@ import sys
 
 from .core.journal import Journal
 from .core.signal_errors import pass_on
+from .core.stderr_lines import say
 from .core.thread_names import on_thread, takes_tasks
 from .frameworks import WATCHED, load
 
@@ -134,13 +135,15 @@ class Agent:
         where = getattr(function, "__qualname__", repr(function))
         self.warn(f"{where}: {type(error).__name__}: {error}")
 
-    def warn(self, text: str) -> None:
-        """Write a warning, each text once."""
+    def warn(self, text: str, *, aloud: bool = False) -> None:
+        """Write a warning, each text once; with ``aloud`` also to stderr, while the training runs."""
         try:
             warned = self._process.warned
             if text not in warned and len(warned) < MAX_WARNINGS:
                 warned.add(text)
-                self.journal.write("warning", {"text": text[:2000]})
+                self.journal.write("warning", {"text": text[:2000], **({"said": True} if aloud else {})})
+                if aloud:
+                    say(f"warning: the agent: {text}")
         except Exception as error:  # nothing left to report it to
             pass_on(error)
 

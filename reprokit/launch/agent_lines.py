@@ -44,6 +44,7 @@ class AgentFacts(msgspec.Struct):
     python: dict[str, str] | None = None
     frameworks: dict[str, str] = msgspec.field(default_factory=dict)
     warnings: list[str] = msgspec.field(default_factory=list)
+    said: list[str] = msgspec.field(default_factory=list)  # warnings that agents have printed already
     path: list[str] = msgspec.field(default_factory=list)  # sys.path of the first process
     packages: set[str] = msgspec.field(default_factory=set)  # top-level names of imported modules
     modules: set[str] = msgspec.field(default_factory=set)  # imported files outside of packages
@@ -113,8 +114,8 @@ def _add_line(facts: AgentFacts, line: bytes) -> None:
         facts.patches.append(PatchLine(*(str(value.get(name, "")) for name in names)))
     elif kind == "capture_unavailable":
         _count_unavailable(facts.captures_unavailable, value)
-    elif kind == "warning" and len(facts.warnings) < MAX_WARNINGS:
-        facts.warnings.append(f"the agent: {value.get('text')}")
+    elif kind == "warning" and len(facts.warnings) + len(facts.said) < MAX_WARNINGS:
+        (facts.said if value.get("said") is True else facts.warnings).append(f"the agent: {value.get('text')}")
 
 
 def _count_unavailable(unavailable: Counter[CaptureUnavailable], line: dict[str, Any]) -> None:

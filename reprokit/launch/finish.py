@@ -194,6 +194,7 @@ class Finish:
         self._run.agent = states.LOADED if facts.loaded else self._absent_agent()
         unavailable = facts.captures_unavailable.items()
         self._run.captures_unavailable = [msgspec.structs.replace(each, processes=count) for each, count in unavailable]
+        self._run.warnings.extend(facts.said)
         for warning in facts.warnings:
             self._warn(warning)
         if self._plan.mode == RUN and self._plan.capture is not None and not facts.loaded:

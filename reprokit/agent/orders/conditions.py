@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import sys
 import time
+from functools import partial
 
 from ..core.patching import Function, replace
 from .locks import OrderedLock
-from .turns import TIMEOUT, Choices
+from .turns import Choices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,7 +72,10 @@ class ConditionOrders:
                 left = end - time.monotonic()
                 if not choices.as_recorded(int(left > 0)):
                     break
-                self._wait(condition, left if left > 0 else TIMEOUT)
+                if left > 0:
+                    self._wait(condition, left)
+                elif not choices.until(partial(self._wait, condition), "what is waited for"):
+                    break
                 result = predicate()
             return result
 

@@ -12,10 +12,10 @@ import weakref
 from zlib import crc32
 
 from ..core.patching import Function, replace
-from ..core.thread_names import WORKERS
+from ..core.thread_names import WORKERS, target_of
 from ..core.user_frames import is_users
+from .callers import caller_outside
 from .futures import RESULTS
-from .tracks import caller_outside
 from .turns import Choices
 from .worker_turns import SEAT, WorkerTurns, watch_worker
 
@@ -54,8 +54,7 @@ class WorkerOrders:
 
     def _make_start(self, original: Function) -> Function:
         def start(process: Any) -> Any:
-            target = getattr(process, "_target", None)
-            if (getattr(target, "__module__", None), getattr(target, "__name__", None)) in WORKERS:
+            if target_of(process) in WORKERS:
                 setattr(process, SEAT, self._orders.attempt(self._worker_seat, process._args[0]))
             return original(process)
 
@@ -75,7 +74,7 @@ class WorkerOrders:
         def run(process: Any) -> Any:
             seat = vars(process).get(SEAT)
             if seat is not None:
-                self._orders.attempt(watch_worker, seat, *process._args[:2])
+                self._orders.attempt(watch_worker, self._orders, seat, *process._args[:2])
             return original(process)
 
         return run
@@ -135,7 +134,7 @@ class Gate:
         self._lock = threading.Lock()
         self._track = orders.track(name)
         recorded = orders.recorded_actors(name) if orders.is_replay else ()
-        self._turns = orders.turns(recorded, threading.Condition(self._lock)) if recorded else None
+        self._turns = orders.turns(name, recorded, threading.Condition(self._lock)) if recorded else None
         self._note = self._track.note if self._turns is None else self._turns.advance
         self.is_replay = self._turns is not None
 
@@ -164,7 +163,7 @@ class ResultTurns:
         self._running = threading.RLock()
         self._guard = threading.Lock()
         recorded = orders.recorded_actors(name) if orders.is_replay else ()
-        self._turns = orders.turns(recorded, threading.Condition(self._guard)) if recorded else None
+        self._turns = orders.turns(name, recorded, threading.Condition(self._guard)) if recorded else None
         self._note = orders.track(name).note if self._turns is None else self._turns.advance
 
     def enter(self, action: Function, *arguments: Any) -> Any:
@@ -241,8 +240,17 @@ class IdleSemaphore:
         self.release = semaphore.release
 
     def acquire(self, *arguments: Any, **keywords: Any) -> bool:
-        """Return whether a worker is idle; in a replay, whether one was in the recording."""
-        return bool(self._outcomes.as_recorded(int(self._semaphore.acquire(*arguments, **keywords))))
+        """Return whether a worker is idle; in a replay, whether one was in the recording, once it is."""
+        outcomes, acquire = self._outcomes, self._semaphore.acquire
+        text = outcomes.next() if outcomes.is_replay else None
+        if text == "0":
+            return False
+        if text == "1":
+            return bool(outcomes.until(lambda seconds: acquire(timeout=seconds), "an idle worker"))
+        is_idle = bool(acquire(*arguments, **keywords))
+        if not outcomes.is_replay:
+            outcomes.note(str(int(is_idle)))
+        return is_idle
 
 
 def _is_task(item: Any) -> bool:

@@ -273,6 +273,7 @@ class WarningLine(MetricLine, frozen=True, tag="warning"):
     """Holds a warning of the agent."""
 
     text: str
+    said: bool = False  # whether the agent has printed it, too
 
 
 class PatchedLine(MetricLine, frozen=True, tag="patch"):
