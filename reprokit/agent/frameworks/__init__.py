@@ -80,6 +80,7 @@ _MODULES = {
         "asyncio.selector_events",
         "asyncio.timeouts",
         "asyncio.unix_events",
+        "dask.sizeof",
         "distributed.scheduler",
         "distributed.stealing",
         "joblib._parallel_backends",

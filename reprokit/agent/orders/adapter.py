@@ -24,7 +24,7 @@ POOLS = ("joblib._parallel_backends", "multiprocessing.pool", "multiprocessing.p
 EXECUTORS = ("concurrent.futures.process", "concurrent.futures.thread")
 SHARING = ("context", "process", "shared_memory", "synchronize")  # of multiprocessing
 PROCESSES = ("multiprocessing.connection", "multiprocessing.queues", "multiprocessing.synchronize")
-DASK = ("distributed.scheduler", "distributed.stealing")
+DASK = ("dask.sizeof", "distributed.scheduler", "distributed.stealing")
 LOADERS = "torch.utils.data.dataloader"  # PyTorch's adapter patches it too
 
 

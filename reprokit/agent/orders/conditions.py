@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import time
-from functools import partial
 
 from ..core.patching import Function, replace
 from .locks import OrderedLock
@@ -72,10 +71,9 @@ class ConditionOrders:
                 left = end - time.monotonic()
                 if not choices.as_recorded(int(left > 0)):
                     break
-                if left > 0:
-                    self._wait(condition, left)
-                elif not choices.until(partial(self._wait, condition), "what is waited for"):
-                    break
+                # In one wait: each ends with a turn of the lock, of which the recording has one.
+                if not self._wait(condition, left if left > 0 else self._orders.waits.patience) and left <= 0:
+                    choices.give_up()
                 result = predicate()
             return result
 

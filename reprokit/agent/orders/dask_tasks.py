@@ -1,4 +1,4 @@
-"""Places of Dask's tasks: which worker of a cluster executed each one.
+"""Places of Dask's tasks: which worker of a cluster executed each one; and what it draws for itself.
 
 Its scheduler chooses by how long tasks took and who was done first. In a replay it gives each task to the worker that
 had it, without waiting for anyone. Workers are known by their names, where these are not addresses.
@@ -6,6 +6,7 @@ had it, without waiting for anyone. Workers are known by their names, where thes
 
 from __future__ import annotations
 
+import sys
 import weakref
 from array import array
 from hashlib import blake2b
@@ -17,6 +18,7 @@ from .tracks import MAX_TURNS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from .tracks import Orders
@@ -67,6 +69,21 @@ class TaskPlaces:
             self._orders.write(self._name, packed(array("H", range(len(texts))), texts))
 
 
+class EvenSamples:
+    """Stands for the module random where Dask estimates sizes, which it does as often as messages come.
+
+    What it drew of the training's generator would differ in each run. Here every n-th item is a sample.
+    """
+
+    @staticmethod
+    def sample(items: Sequence[Any], count: int) -> list[Any]:
+        """Return this number of items."""
+        return [items[number * len(items) // count] for number in range(count)]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.modules["random"], name)
+
+
 class DaskOrders:
     """Records or replays which worker of a scheduler in this process gets each task."""
 
@@ -76,7 +93,9 @@ class DaskOrders:
         orders.on_fork(self._places.clear)
 
     def watch(self, module: Any) -> None:
-        """Patch distributed.scheduler or distributed.stealing."""
+        """Patch distributed.scheduler, distributed.stealing or dask.sizeof."""
+        if module.__name__ == "dask.sizeof":
+            module.random = EvenSamples()
         if hasattr(module, "WorkStealing"):
             replace(module.WorkStealing, "move_task_request", self._make_request)
         if hasattr(module, "SchedulerState"):
@@ -98,10 +117,14 @@ class DaskOrders:
         return add
 
     def _recorded_worker(self, scheduler: Any, task: Any) -> Any:
-        """Return the running worker that had a task in the recording; None if it is not known, or not running."""
+        """Return the worker that had a task in the recording; None if it is not known, or may not have it now."""
         places = self._places_of(scheduler)
         name = places.recorded_of(task) if places is not None else ""
-        return next((worker for worker in scheduler.running if _name(worker) == name), None) if name else None
+        if not name:
+            return None
+        valid_workers = scheduler.valid_workers(task)
+        workers = scheduler.running if valid_workers is None else scheduler.running & valid_workers
+        return next((worker for worker in workers if _name(worker) == name), None)
 
     def _make_exit(self, original: Function) -> Function:
         def leave(scheduler: Any, task: Any, *arguments: Any, **keywords: Any) -> Any:

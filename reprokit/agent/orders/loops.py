@@ -36,10 +36,8 @@ if TYPE_CHECKING:
 TIMER = "timer"
 PROGRAM = "program"
 MAX_ITERATIONS = 16
-OPEN_SECONDS, OPEN_SHARE = (
-    0.5,
-    0.05,
-)  # for which an open loop holds others up, by the recording's time
+OPEN_SECONDS = 0.5  # for which an open loop holds others up in all
+OPEN_SHARE = 0.05  # and this part of the time that the recording took
 
 
 class LoopWakeUps:
@@ -72,7 +70,10 @@ class LoopWakeUps:
     @property
     def waits_for_threads(self) -> bool:
         """Whether only other threads can wake this loop."""
-        return not self.is_open and all(timer.cancelled() for timer in list(self._timers.values()))
+        try:
+            return not self.is_open and all(timer.cancelled() for timer in list(self._timers.values()))
+        except RuntimeError:  # the loop has made a timer meanwhile
+            return False
 
     @property
     def patience(self) -> float:

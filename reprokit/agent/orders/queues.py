@@ -97,7 +97,8 @@ class ReplayedQueue:
                 with self._lock:
                     turns.advance(look)
                 raise error
-            return self._retry(turns, error, call) if polls and turn == code else call(*blocking)
+            is_known = polls and turn == code and not self._orders.waits.are_over
+            return self._retry(turns, error, call) if is_known else call(*blocking)
         finally:
             turns.leave()
 

@@ -156,9 +156,10 @@ class Orders:
 
     def choices(self, kind: str, caller: FrameType, *, numbered: bool = False) -> Choices | None:
         """Return the choices of this thread at the caller's line; None if they cannot be recorded."""
-        return self.attempt(self._choices_at, f"{kind} {place(caller)}", numbered)  # type: ignore[no-any-return]
+        return self.attempt(self.choices_named, f"{kind} {place(caller)}", numbered)  # type: ignore[no-any-return]
 
-    def _choices_at(self, name: str, numbered: bool) -> Choices | None:
+    def choices_named(self, name: str, numbered: bool = False) -> Choices | None:
+        """Return the choices of this thread of this name; None if they cannot be recorded."""
         if numbered:
             name = self.name(name)
             return Choices(self, name) if name else None

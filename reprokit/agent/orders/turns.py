@@ -125,6 +125,10 @@ class RecordedAnswers:
         """The number of answers that were not asked for."""
         return len(self._recorded)
 
+    def peek(self) -> str | None:
+        """Return what the next answer is; None if there is none."""
+        return self._recorded[-1] if self._recorded else None
+
     def next(self) -> str | None:
         """Return the next answer; None if there is none."""
         self._is_last_known = bool(self._recorded)
@@ -156,6 +160,10 @@ class Choices:
         self._track.append(self._orders.actors.code(text))
         if not self._track.is_written:
             self._orders.attempt(self._track.begin)
+
+    def peek(self) -> str | None:
+        """Return what the next recorded outcome is; None if it is unknown."""
+        return self._answers.peek()
 
     def next(self) -> str | None:
         """Return the next recorded outcome; None if it is unknown or the order is no longer enforced."""

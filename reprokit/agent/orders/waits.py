@@ -2,7 +2,7 @@
 
 A wait is over at once if it cannot come true: the awaited thread has ended, or itself waits for this one, or the
 process is at rest, as only those who wait could go on. Else it is over after a time. Each wait that was given up
-shortens all later ones, and together they may take no longer than the recording did.
+shortens all later ones, and together they are bounded by the time that the recording took.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ TIMEOUT = 10.0  # seconds that an idle process waits for a turn, or as long as i
 MAX_TIMEOUT = 600.0  # seconds: the upper limit of that
 SLOWDOWN = 10  # how many times as long as the recording a busy process waits
 GIVE_UP_AFTER = 4  # waits that were given up, after which no thread waits any more
+IDLE_SHARE = 2  # times as long as the recording an idle process waits in all
 IDLE_LOAD = 0.1  # of one processor, which loops use that only poll
 LOOP_ORDER = "_reprokit_order"  # attribute of a loop of asyncio
 MAX_SAID = 20  # waits of a process that are reported
@@ -40,7 +41,7 @@ class Waits:
     """The waits of this process."""
 
     def __init__(self, orders: Orders) -> None:
-        self._orders = orders
+        self._orders, self.attempt = orders, orders.attempt
         self.given_up = 0
         self._loops: list[weakref.ref[LoopWakeUps]] = []
         self._blocked: dict[int, Wait] = {}  # by the identifier of the thread that waits
@@ -50,9 +51,20 @@ class Waits:
         self._runs: dict[int, bytes] | None = None  # of threads, when the process was last at rest
 
     @property
+    def recorded_seconds(self) -> float:
+        """The time that the recording took."""
+        return self._orders.recorded_seconds
+
+    @property
     def are_over(self) -> bool:
         """Whether nobody waits any more, as too much has come in another order or too late."""
-        return self.given_up >= GIVE_UP_AFTER or self._idle > TIMEOUT + self._orders.recorded_seconds
+        longest = TIMEOUT + IDLE_SHARE * self.recorded_seconds
+        return self.given_up >= GIVE_UP_AFTER or self._idle > longest
+
+    @property
+    def patience(self) -> float:
+        """The seconds that an idle process waits."""
+        return 0.0 if self.are_over else GRACE if self.given_up else TIMEOUT
 
     def until(
         self, attempt: Callable[[float], Any], track: str, whom: str, *, least: float = 0.0, **options: Any
@@ -120,12 +132,11 @@ class Waits:
         """
         whom_by_waiter = {each.waiter: each.whom for each in list(self._blocked.values())}
         acting_for = self._orders.actors.acting_for
-        waiter = acting = wait.waiter
-        for _ in whom_by_waiter:
-            whom = whom_by_waiter.get(acting)
-            acting = "" if whom is None else acting_for(whom)
-            if acting == waiter:
+        acting = acting_for(wait.whom)
+        for _ in range(len(whom_by_waiter) + 1):
+            if acting == wait.waiter:
                 return True
+            acting = acting_for(whom_by_waiter.get(acting, ""))
         return False
 
     def are_last(self) -> bool:
@@ -144,7 +155,7 @@ class Waits:
         frame = next(users_frames(sys._getframe(1)), None) or caller_outside(())
         where = "" if frame is None or not wait.is_blocking else f" at {place(frame)}"
         text = f"thread {wait.waiter} of process {self._orders.identity} has waited {TIMEOUT:.0f} s{where}"
-        self._orders.warn(f"{text} for {wait.whom}, which came first in the recording ({wait.track})", aloud=True)
+        self._orders.warn(f"{text} for {wait.whom}, as recorded (order {wait.track})", aloud=True)
 
 
 class Wait:
@@ -170,8 +181,7 @@ class Wait:
         self._look_at = now + FIRST_INTERVAL
         self._processor_time = time.process_time()
         self._idle_limit = min(max(TIMEOUT, now - (orders.since if since is None else since)), MAX_TIMEOUT)
-        self._limit = min(MAX_TIMEOUT, TIMEOUT + SLOWDOWN * orders.recorded_seconds)
-        self._longest = max(TIMEOUT, orders.recorded_seconds)
+        self._limit = min(MAX_TIMEOUT, TIMEOUT + SLOWDOWN * waits.recorded_seconds)
         loop = _driven_loop() if is_blocking else None  # the awaited thread may itself need it
         if waits.given_up:  # the replay has diverged already
             self._limit = self._idle_limit = GRACE
@@ -179,7 +189,7 @@ class Wait:
             self._limit, self._idle_limit = TIMEOUT, GRACE
         self._open_loop = waits.open_loop_of({self.waiter, orders.actors.acting_for(whom)}) if is_blocking else None
         if self._open_loop is not None:
-            self._limit = self._idle_limit = self._open_loop.patience
+            self._limit = self._idle_limit = min(self._idle_limit, self._open_loop.patience)
 
     def __enter__(self) -> Wait:
         self._outer = self._waits.begin(self)
@@ -218,21 +228,21 @@ class Wait:
         now, processor_time = time.monotonic(), time.process_time()
         if processor_time - self._processor_time > IDLE_LOAD * (now - self._active_at):
             self._active_at, self._processor_time = now, processor_time
+        if self._waits.are_over or not has_turns:
+            return self._waits.are_over or self.seconds > self._limit
         self._waits.sample(now, processor_time)
-        if self._waits.are_over or (not has_turns and self.seconds > self._limit):
-            return True
-        if has_turns and self.seconds > TIMEOUT:
+        if self.seconds > TIMEOUT:
             self._waits.say(self)
         if comes_in is not None:
-            return comes_in > self._longest
+            return comes_in > max(TIMEOUT, self._waits.recorded_seconds)
         is_too_long = self.seconds > self._limit or now - self._active_at > self._idle_limit
-        return has_turns and (is_too_long or self.is_in_vain())
+        return is_too_long or self.is_in_vain()
 
     def is_in_vain(self) -> bool:
         """Return whether the wait cannot come true, as far as threads of this process decide it."""
         if self.is_external or not self.is_time_to_look():
             return False
-        return self._waits.are_circular(self) or self._waits.are_last()
+        return bool(self._waits.attempt(self._waits.are_circular, self) or self._waits.attempt(self._waits.are_last))
 
     def is_time_to_look(self) -> bool:
         """Return whether to look again at those who are waited for, which takes longer than a check of the time."""

@@ -196,7 +196,7 @@ class TurnLock:
                 if deadline is not None and time.monotonic() > deadline:
                     return False
                 if not self._lock._is_zero():
-                    if self._is_over(wait, awaited):
+                    if self._is_over(wait, awaited) and self._awaited(actor) == awaited:  # it may have come just now
                         self._give_up()
                         return False
                 elif deadline is None:
