@@ -226,7 +226,8 @@ class LoopWakeUps:
         self._is_polling = True
         if self._wait is None:
             name, number = self._next or ("", None)
-            whom = f"{name} {number}" if name in (TIMER, PROGRAM) else name
+            kind = name if name in (TIMER, PROGRAM) else f"a result for {name}:"
+            whom = name if number is None else f"{kind} {number}"
             self._wait = Wait(self._orders, self._choices.name, whom, self._since, is_blocking=False)
         self._call_at(loop, loop.time() + self._wait.interval, self._poll, loop)
 

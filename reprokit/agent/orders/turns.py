@@ -72,8 +72,12 @@ class ReplayedTurns:
         """Wait until the awaited actor has had its turn, or give up."""
         actors, position = self._orders.actors, self._position
         awaited = actors.thread_of(self._recorded[position])
-        with Wait(self._orders, self._name, awaited, self._since) as wait:
-            while position == self._position < len(self._recorded):
+
+        def is_current() -> bool:
+            return position == self._position < len(self._recorded)
+
+        with Wait(self._orders, self._name, awaited, self._since, is_current=is_current) as wait:
+            while is_current():
                 if actors.has_ended(awaited) or self._is_over(wait, has_turns):
                     self.give_up()
                 else:

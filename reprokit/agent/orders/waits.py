@@ -130,7 +130,7 @@ class Waits:
 
         A thread that was not created so far cannot come if the one that creates it waits.
         """
-        whom_by_waiter = {each.waiter: each.whom for each in list(self._blocked.values())}
+        whom_by_waiter = {each.waiter: each.whom for each in list(self._blocked.values()) if each.is_current()}
         acting_for = self._orders.actors.acting_for
         acting = acting_for(wait.whom)
         for _ in range(len(whom_by_waiter) + 1):
@@ -141,7 +141,10 @@ class Waits:
 
     def are_last(self) -> bool:
         """Return whether the process is at rest, now as at the look before: only those who wait could go on."""
-        held = {each.native_id for each in list(self._blocked.values()) if not each.is_external}
+        waits = list(self._blocked.values())
+        if not all(each.is_current() for each in waits):
+            return False
+        held = {each.native_id for each in waits if not each.is_external}
         loops = {loop.native_id for loop in self._living_loops() if loop.waits_for_threads}
         before, self._runs = self._runs, at_rest(native_id(), held, loops)
         return before is not None and before == self._runs
@@ -168,11 +171,13 @@ class Wait:
         whom: str,
         since: float | None = None,
         *,
+        is_current: Callable[[], bool] = lambda: True,
         is_blocking: bool = True,
         is_external: bool = False,
     ) -> None:
         self.track, self.is_blocking = track, is_blocking
         self.whom = whom  # a thread, or what else is waited for
+        self.is_current = is_current  # whether it goes on: not if its thread is only about to notice the end
         self.is_external = is_external  # it may come true by what happens outside of this process
         self.waiter, self.native_id = orders.actors.current.name, native_id()
         self._waits = waits = orders.waits
