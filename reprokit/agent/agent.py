@@ -6,6 +6,7 @@ import sys
 
 from .core.journal import Journal
 from .core.signal_errors import pass_on
+from .core.stderr_lines import say
 from .core.thread_names import on_thread, takes_tasks
 from .frameworks import WATCHED, load
 
@@ -135,14 +136,16 @@ class Agent:
         where = getattr(function, "__qualname__", repr(function))
         self.warn(f"{where}: {type(error).__name__}: {error}")
 
-    def warn(self, text: str, code: str = "", path: str = "") -> None:
-        """Write a warning: each text once, or each path once of a code, which says what is warned of."""
+    def warn(self, text: str, code: str = "", path: str = "", *, aloud: bool = False) -> None:
+        """Write a warning: each text once, or each path once of a code; with ``aloud`` also to stderr, at once."""
         try:
             warned, about = self._process.warned, (code, path if code else text)
             if about not in warned and len(warned) < MAX_WARNINGS:
                 warned.add(about)
                 kind = {"code": code, "path": path[:2000]} if code else {}
-                self.journal.write("warning", {"text": text[:2000], **kind})
+                self.journal.write("warning", {"text": text[:2000], **kind, **({"said": True} if aloud else {})})
+                if aloud:
+                    say(f"warning: the agent: {text}")
         except Exception as error:  # nothing left to report it to
             pass_on(error)
 

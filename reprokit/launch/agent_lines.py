@@ -124,7 +124,7 @@ def _add_line(facts: AgentFacts, line: bytes) -> None:
         _count_unavailable(facts.captures_unavailable, value)
     elif kind == "warning" and len(facts.warnings) < MAX_WARNINGS:
         texts = (str(value.get(name, "")) for name in ("text", "code", "path"))
-        facts.warnings = distinct([*facts.warnings, AgentWarning(*texts)])
+        facts.warnings = distinct([*facts.warnings, AgentWarning(*texts, said=value.get("said") is True)])
 
 
 def _count_unavailable(unavailable: Counter[CaptureUnavailable], line: dict[str, Any]) -> None:

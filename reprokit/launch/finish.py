@@ -217,7 +217,8 @@ class Finish:
         unavailable = facts.captures_unavailable.items()
         self._run.captures_unavailable = [msgspec.structs.replace(each, processes=count) for each, count in unavailable]
         for warning in facts.warnings:
-            self._show(f"the agent: {warning.text}")
+            if not warning.said:
+                self._show(f"the agent: {warning.text}")
         if self._plan.mode == RUN and self._plan.capture is not None and not facts.loaded:
             self._warn("nothing was watched: no Python process of the run began the agent")
         if self._plan.replay_of is not None and facts.seeds:

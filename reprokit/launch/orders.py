@@ -13,12 +13,21 @@ MAX_TURNS = 1 << 14  # of one line, as agents write them
 MAX_PACKED = 1 << 17  # characters of a line's encoded turns
 MAX_ACTORS = 60_000
 MAX_NAME = 1000  # characters
+MAX_SECONDS = 1e9
+MAX_DIGITS = 16  # of a time in seconds
+
+
+class WrittenLine(msgspec.Struct, frozen=True):
+    """The time of a line of any kind."""
+
+    t: float
 
 
 class RecordedOrder(msgspec.Struct, frozen=True):
     """A line of one track: its actors, and who of them had each turn."""
 
     p: str
+    t: float  # when the line was written
     track: Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
     actors: Annotated[list[Annotated[str, msgspec.Meta(max_length=MAX_NAME)]], msgspec.Meta(max_length=MAX_ACTORS)]
     turns: Annotated[str, msgspec.Meta(max_length=MAX_PACKED, pattern="^[A-Za-z0-9+/]*=*$")]
@@ -30,12 +39,15 @@ class OrdersByProcess:
 
     def __init__(self) -> None:
         self._processes: dict[str, list[bytes]] = {}
-        self._size = 1
+        self._size = 1 + MAX_DIGITS
+        self._began = self._ended = 0.0  # times of the first line of all and of the last one with an order
         self.left_out = 0
         self.damaged = 0  # complete lines with an invalid order
 
     def take(self, line: bytes) -> None:
         """Process one line of metrics.jsonl of any kind."""
+        if not self._began:
+            self._began = _time_of(line)
         if not line.startswith(b'{"k":"order",'):
             return
         try:
@@ -43,6 +55,7 @@ class OrdersByProcess:
         except (msgspec.MsgspecError, ValueError, RecursionError):
             self.damaged += line.endswith(b"\n")
             return
+        self._ended = max(self._ended, order.t)
         text = json.dumps([order.p, order.track, order.actors, order.turns, order.count], separators=(",", ":")) + "\n"
         if self.left_out or self._size + len(text) > MAX_SIZE:  # nothing later is added, as no track may have a gap
             self.left_out += 1
@@ -51,8 +64,19 @@ class OrdersByProcess:
         self._processes.setdefault(order.p, []).append(text.encode())
 
     def lines(self, twice: Collection[str]) -> Iterator[bytes]:
-        """Yield the lines of orders.jsonl, without processes whose identity another process had as well."""
-        yield b"\n"
+        """Yield the lines of orders.jsonl, without processes whose identity another process had as well.
+
+        The first line is the time from the run's first line to its last order, in seconds.
+        """
+        yield b"%.1f\n" % min(max(0.0, self._ended - self._began), MAX_SECONDS)
         for process, lines in self._processes.items():
             if process not in twice:
                 yield from lines
+
+
+def _time_of(line: bytes) -> float:
+    """Return when a line was written; 0 if it cannot be read."""
+    try:
+        return msgspec.json.decode(line, type=WrittenLine).t
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return 0.0

@@ -11,6 +11,7 @@ class AgentWarning(msgspec.Struct, frozen=True):
     text: str
     code: str = ""
     path: str = ""
+    said: bool = False  # whether the agent has printed it, too
 
     @property
     def about(self) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from reprokit.agent.orders import turns
+from reprokit.agent.orders import turns, waits
 from reprokit.agent.orders.actors import Actors
 from reprokit.agent.orders.loops import LoopWakeUps
 from reprokit.agent.orders.private_api import SEEN
@@ -88,7 +88,7 @@ def test_lines_that_no_agent_writes_are_damage(fields: dict[str, object]) -> Non
     orders = OrdersByProcess()
     orders.take(order_line(**fields))
     assert orders.damaged == 1
-    assert list(orders.lines(())) == [b"\n"]
+    assert list(orders.lines(())) == [b"0.0\n"]
 
 
 def test_too_many_lines_are_left_out_from_there_on() -> None:
@@ -119,12 +119,13 @@ class AlteredChoices(Choices):
 
     def __init__(self, texts: list[str]) -> None:
         self.is_replay = True
+        self.name = "loop"
         self._texts = texts
 
     def next(self) -> str | None:
         return self._texts.pop(0) if self._texts else None
 
-    def give_up(self, *, is_last_due: bool = True) -> None:
+    def give_up(self, *, is_last_due: bool = True, is_known: bool = False) -> None:
         self._texts = []
 
 
@@ -140,10 +141,10 @@ class AlteredChoices(Choices):
     ],
 )
 def test_altered_wake_ups_lose_no_timer(texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "GRACE", 0.0)
+    monkeypatch.setattr(waits, "GRACE", 0.0)
     loop, executed = asyncio.SelectorEventLoop(), list[int]()
     orders = Orders(str(tmp_path), SimpleNamespace(identity="0", write=print), print)  # type: ignore[arg-type]
-    orders.timeouts = 1
+    orders.waits.given_up = 1
     wake_ups = LoopWakeUps(orders, AlteredChoices(texts), AlteredChoices(texts[:]), asyncio.SelectorEventLoop.call_at)
     for number in range(3):
         wake_ups.order_timer(loop.call_later(number / 1000, executed.append, number), loop)

@@ -150,7 +150,9 @@ def test_a_log_that_others_appended_to_since_stays_theirs(reprokit: Reprokit) ->
 
 
 def test_what_varies_is_replaced_by_the_replay_s_without_copies(reprokit: Reprokit) -> None:
-    recorded(reprokit, "", f"{sys.executable} -c 'import time; print(time.monotonic_ns())' > out", "--keep-outputs", "0")
+    recorded(
+        reprokit, "", f"{sys.executable} -c 'import time; print(time.monotonic_ns())' > out", "--keep-outputs", "0"
+    )
     before = files(reprokit.directory)
     for _ in range(2):
         replayed(reprokit)

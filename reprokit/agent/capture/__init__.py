@@ -12,6 +12,7 @@ import os
 import sys
 
 from ..core.signal_errors import pass_on
+from ..core.stderr_lines import say
 from .settings import STOP, UNAVAILABLE, CaptureSettings
 from .store import Part, SnapshotContents, Store, StoreError
 
@@ -124,15 +125,8 @@ class CaptureSession:
             self.say(f"warning: {getattr(function, '__qualname__', function)}: {type(error).__name__}: {error}")
 
     def say(self, text: str) -> None:
-        """Write a line to stderr; ignore a stderr that is closed or full."""
-        text = "".join([character if character.isprintable() else ascii(character)[1:-1] for character in text])
-        line = f"reprokit: {text[:4000]}\n"
-        try:
-            if not _written_directly(line):
-                sys.stderr.write(line)
-                sys.stderr.flush()
-        except Exception as error:
-            pass_on(error)
+        """Write a line to stderr."""
+        say(text)
 
     def say_once(self, text: str) -> None:
         """Write a line to stderr unless it was written before."""
@@ -223,21 +217,6 @@ def start(agent: Agent, plan: Mapping[str, Any]) -> CaptureSession:
     agent.listeners.append((set(PARTS), capture.loaded))
     os.register_at_fork(after_in_child=capture.forget)
     return capture
-
-
-def _written_directly(line: str) -> bool:
-    """Write a line past sys.stderr, as it is no output of the script; return False if that has no descriptor."""
-    try:
-        sys.stderr.flush()
-        descriptor = os.dup(sys.stderr.fileno())
-    except Exception as error:
-        pass_on(error)
-        return False
-    try:
-        os.write(descriptor, line.encode(errors="backslashreplace"))
-    finally:
-        os.close(descriptor)
-    return True
 
 
 def numeric_variable(name: str) -> int | None:

@@ -10,7 +10,7 @@ from functools import partial
 from ..core.patching import replace
 from ..core.user_frames import is_own, is_users
 from ..directory_proxies import OsFunctionProxy
-from ..orders.tracks import caller_outside
+from ..orders.callers import caller_outside
 from ..pytorch import private_api
 from .call_graph import MAX_WHERE
 

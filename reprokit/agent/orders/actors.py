@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from _thread import _local, get_ident
 from itertools import count
+from weakref import WeakValueDictionary
 
 from ..core.patching import replace
+from ..core.thread_names import IDENTITY, label
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
 
 MAX_ACTORS = 60_000  # of a process; further ones share a code
 ACTIONS = ("+", "-", "?")  # of an actor that puts, gets or looks
-NAME = "_reprokit_actor"  # attribute of a Thread
 _UNNAMED = ("?", *["?" + action for action in ACTIONS])  # the first codes
 
 
@@ -25,7 +26,8 @@ class Actors:
     def __init__(self) -> None:
         self._codes: dict[str, int] = {}
         self.names: dict[int, str] = {}  # by code
-        self.seen: set[str] = set()  # names of threads that had a turn or asked for their name
+        self._created: dict[str, None] = {}  # names of threads
+        self._threads: WeakValueDictionary[str, Any] = WeakValueDictionary()  # those of them that exist
         self.forget()
 
     def code(self, name: str) -> int:
@@ -40,11 +42,32 @@ class Actors:
             code = self._codes.setdefault(name, number)
         return code
 
-    def has_ended(self, code: int) -> bool:
-        """Return whether the actor is a thread that has ended."""
-        name = self.names[code].rstrip("".join(ACTIONS))
-        threading: Any = sys.modules["threading"]
-        return name in self.seen and all(name_of(thread) != name for thread in threading.enumerate())
+    def thread_of(self, code: int) -> str:
+        """Return the name of an actor's thread."""
+        return self.names[code].rstrip("".join(ACTIONS))
+
+    def acting_for(self, name: str) -> str:
+        """Return the thread itself if it was created, else the one that creates it, directly or through others.
+
+        The main thread, one whose creation was not seen, and a manager's client, which may come back, are themselves.
+        """
+        acting = name
+        while acting not in self._created:
+            acting, dot, _ = acting.rpartition(".")
+            if not dot:
+                return "m" if acting == "" and name[:2] == "m." else name
+        return acting
+
+    def has_ended(self, name: str) -> bool:
+        """Return whether a thread has ended, or its creator has without it."""
+        acting, threading = self.acting_for(name), sys.modules["threading"]
+        if acting not in self._created:
+            return False
+        thread = self._threads.get(acting)
+        if thread is None:
+            return True
+        was_started = threading.Thread.ident.fget(thread) is not None
+        return was_started and all(each is not thread for each in threading.enumerate())
 
     def watch(self, threading: Any) -> None:
         """Name the threads that are created from now on."""
@@ -57,20 +80,25 @@ class Actors:
             if threading is not None and get_ident() in threading._active:
                 creator = self.current
                 creator.threads += 1
-                setattr(thread, NAME, f"{creator.name}.{creator.threads}")
+                name = f"{creator.name}.{creator.threads}"
+                setattr(thread, IDENTITY, name)
+                if len(self._created) < MAX_ACTORS:
+                    self._created[name] = None
+                    self._threads[name] = thread
 
         return initialize
 
     def rename(self, name: str) -> None:
         """Rename the calling thread."""
-        setattr(sys.modules["threading"].current_thread(), NAME, name)
+        setattr(sys.modules["threading"].current_thread(), IDENTITY, name)
         self.current.__init__(self)  # type: ignore[misc]
 
     def forget(self) -> None:
         """Start afresh, also in a forked child, whose only thread is the main one."""
         self._codes.clear()
         self.names.clear()
-        self.seen.clear()
+        self._created.clear()
+        self._threads.clear()
         self._numbers = count()
         for name in _UNNAMED:
             self.code(name)
@@ -91,8 +119,6 @@ class ThreadActor(_local):
         self.name = "m" if is_main else name_of(thread)
         self.code = actors.code(self.name)
         self.put, self.get, self.look = [actors.code(self.name + action) for action in ACTIONS]
-        if len(actors.seen) < MAX_ACTORS:  # further threads share a code
-            actors.seen.add(self.name)
         self.threads = 0  # created by this thread, as its futures
         self.futures = 0
         self.importing = ""  # the module that this thread imports, and by which others are imported
@@ -104,4 +130,4 @@ def name_of(thread: Any) -> str:
         return _UNNAMED[0]
     if thread is sys.modules["threading"].main_thread():
         return "m"
-    return str(getattr(thread, NAME, "@" + thread.name))
+    return str(getattr(thread, IDENTITY, "")) or "@" + label(thread)

@@ -14,6 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from .dask_tasks import DaskOrders
     from .processes import ProcessOrders
     from .shared_memory import SharedMemory
     from .workers import WorkerOrders
@@ -23,6 +24,7 @@ POOLS = ("joblib._parallel_backends", "multiprocessing.pool", "multiprocessing.p
 EXECUTORS = ("concurrent.futures.process", "concurrent.futures.thread")
 SHARING = ("context", "process", "shared_memory", "synchronize")  # of multiprocessing
 PROCESSES = ("multiprocessing.connection", "multiprocessing.queues", "multiprocessing.synchronize")
+DASK = ("dask.sizeof", "distributed.scheduler", "distributed.stealing")
 LOADERS = "torch.utils.data.dataloader"  # PyTorch's adapter patches it too
 
 
@@ -41,6 +43,7 @@ class OrdersAdapter(Adapter):
         self._workers: WorkerOrders | None = None
         self._processes: ProcessOrders | None = None
         self._memory: SharedMemory | None = None
+        self._dask: DaskOrders | None = None
 
     def instrument(self, name: str, module: Any) -> None:
         if ORDERS not in self._agent.keeps:
@@ -82,6 +85,10 @@ class OrdersAdapter(Adapter):
             from .loops import LoopOrders
 
             LoopOrders(orders).watch_timeouts(module)
+        elif name == "asyncio.selector_events":
+            from .loops import LoopOrders
+
+            LoopOrders(orders).watch_sockets(module)
         elif name == "asyncio.unix_events":
             from .loops import LoopOrders
 
@@ -90,6 +97,11 @@ class OrdersAdapter(Adapter):
             from .ray_tasks import RayOrders
 
             RayOrders(orders).watch(module)
+        elif name in DASK:
+            from .dask_tasks import DaskOrders
+
+            self._dask = self._dask or DaskOrders(orders)
+            self._dask.watch(module)
         elif name == "joblib.parallel":
             from .joblib_jobs import JobOrders
 

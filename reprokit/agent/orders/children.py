@@ -138,7 +138,7 @@ class ChildOrders:
             return None
         if not is_users(caller.f_code.co_filename):
             return None
-        from .tracks import place
+        from .callers import place
 
         if _handles_signal(caller):  # another signal may interrupt it at any point
             self._orders.warn(f"the order in which a handler of SIGCHLD finds children is not kept ({place(caller)})")
@@ -164,37 +164,38 @@ class ChildOrders:
         if text == NONE:
             return None
         if text is not None and text not in (NO_CHILDREN, UNKNOWN):
-            result = self._wait_for(text, look, polls)
+            result = self._wait_for(choices, text, look, polls)
             if result is not None:
                 return result
             choices.give_up()
         return call()
 
-    def _wait_for(self, name: str, look: Function, polls: bool) -> Any:
+    def _wait_for(self, choices: Choices, name: str, look: Function, polls: bool) -> Any:
         """Wait until look() returns a status of the child of this name; return None once that takes too long.
 
         While no child has ended, the script would wait without reprokit too, unless it polls.
         """
-        from .turns import TurnTimeout
+        from .waits import Wait
 
         orders: Any = self._orders
-        timeout, pause = None, SHORTEST_PAUSE
-        while True:
-            number = self._named.get(name, MAX_CHILDREN)
-            pid = self._pids[number] if number < MAX_CHILDREN else 0
-            try:
-                result = look(pid) if pid else None
-                if result and result[0]:
-                    return result
-                is_urgent = polls or posix.waitid(os.P_ALL, 0, _ENDED)
-            except ChildProcessError:  # another thread took it
-                return None
-            if is_urgent:
-                timeout = timeout or TurnTimeout(orders, orders.since)
-                if timeout.is_over():
+        pause = SHORTEST_PAUSE
+        with Wait(orders, choices.name, f"child {name}", is_external=True) as wait:
+            while True:
+                number = self._named.get(name, MAX_CHILDREN)
+                pid = self._pids[number] if number < MAX_CHILDREN else 0
+                try:
+                    result = look(pid) if pid else None
+                    if result and result[0]:
+                        return result
+                    is_urgent = polls or posix.waitid(os.P_ALL, 0, _ENDED)
+                except ChildProcessError:  # another thread took it
                     return None
-            time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+                if not is_urgent:
+                    wait.restart()
+                elif wait.is_over():
+                    return None
+                time.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
 
     # Polls of one child
 
@@ -216,7 +217,7 @@ class ChildOrders:
     def _make_poll(self, original: Function) -> Function:
         def poll(process: Any) -> Any:
             choices = self._attempt_choices("poll", sys._getframe(1))
-            has_ended = choices is None or choices.poll(lambda: original(process) is not None)
+            has_ended = choices is None or choices.poll(lambda: original(process) is not None, is_external=True)
             return original(process) if has_ended else None
 
         return poll
@@ -224,7 +225,11 @@ class ChildOrders:
     def _make_is_alive(self, original: Function) -> Function:
         def is_alive(process: Any) -> bool:
             choices = self._attempt_choices("poll", sys._getframe(1))
-            return bool(original(process)) if choices is None else not choices.poll(lambda: not original(process))
+            return (
+                bool(original(process))
+                if choices is None
+                else not choices.poll(lambda: not original(process), is_external=True)
+            )
 
         return is_alive
 
@@ -238,7 +243,7 @@ class ChildOrders:
                 return True
 
             choices = None if timeout is None else self._attempt_choices("poll", sys._getframe(1))
-            if choices is None or choices.poll(has_ended):
+            if choices is None or choices.poll(has_ended, is_external=True):
                 return original(process, None if choices is not None else timeout)
             raise timeout_error(process.args, timeout)
 

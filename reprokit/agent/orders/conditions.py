@@ -11,7 +11,7 @@ import time
 
 from ..core.patching import Function, replace
 from .locks import OrderedLock
-from .turns import TIMEOUT, Choices
+from .turns import Choices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,7 +71,9 @@ class ConditionOrders:
                 left = end - time.monotonic()
                 if not choices.as_recorded(int(left > 0)):
                     break
-                self._wait(condition, left if left > 0 else TIMEOUT)
+                # In one wait: each ends with a turn of the lock, of which the recording has one.
+                if not self._wait(condition, left if left > 0 else self._orders.waits.patience) and left <= 0:
+                    choices.give_up()
                 result = predicate()
             return result
 

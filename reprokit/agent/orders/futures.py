@@ -11,8 +11,8 @@ import time
 from bisect import bisect_left
 
 from ..core.patching import Function, replace
-from .tracks import caller_outside
-from .turns import Choices, TurnTimeout
+from .callers import caller_outside
+from .turns import Choices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from .tracks import Orders
 
 NUMBER, RESULTS = "_reprokit_number", "_reprokit_results"  # attributes of a Future
-POLL_TIMEOUT = 0.5  # seconds of one wait for a future
 END = "."  # ends the futures of one call of wait; of as_completed: it timed out
 
 
@@ -125,22 +124,17 @@ class FutureOrders:
             if text == END:
                 raise self._module.TimeoutError(f"{len(futures)} futures unfinished")
             rank = int(text) if text is not None and text.isdecimal() else len(futures)
-            if rank >= len(futures) or not self._is_done(futures[rank], futures, timeout, since):
-                choices.give_up()
+            if rank >= len(futures) or not self._is_done(futures[rank], futures, choices, timeout, since):
                 yield from original(futures, timeout)
                 return
             yield futures.pop(rank)
 
-    def _is_done(self, future: Any, futures: list[Any], timeout: float | None, since: float) -> bool:
+    def _is_done(self, future: Any, futures: list[Any], choices: Choices, timeout: float | None, since: float) -> bool:
         """Wait for a future: without limit while no other one is done, then until the order times out."""
-        order_timeout = None
-        while not self._wait([future], POLL_TIMEOUT).done:
-            if timeout is None and not any(other.done() for other in futures):
-                continue
-            order_timeout = order_timeout or TurnTimeout(self._orders, since)
-            if order_timeout.is_over():
-                return False
-        return True
+        if timeout is None:
+            self._wait(futures, None, self._module.FIRST_COMPLETED)
+        has_come = lambda seconds: self._wait([future], seconds).done  # noqa: E731
+        return future.done() or bool(choices.until(has_come, "a future", since=since))
 
     def _make_wait(self, original: Function) -> Function:
         module, numbered = self._module, NumberedFutures
@@ -170,7 +164,5 @@ class FutureOrders:
             if text is None or not text.isdecimal() or int(text) >= len(futures):
                 return None
             done.append(futures[int(text)])
-        if all(self._is_done(future, futures, timeout, since) for future in done):
-            return done
-        choices.give_up()
-        return None
+        is_as_recorded = all(self._is_done(future, futures, choices, timeout, since) for future in done)
+        return done if is_as_recorded else None

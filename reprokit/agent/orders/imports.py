@@ -72,7 +72,7 @@ class ImportOrders:
             if name not in self._imports and len(self._imports) < MAX_MODULES:
                 recorded = self._orders.recorded_actors(_track(name))
                 condition = sys.modules["threading"].Condition()
-                turns = self._orders.turns(recorded, condition, is_optional=True) if recorded else None
+                turns = self._orders.turns(_track(name), recorded, condition, is_optional=True) if recorded else None
                 self._imports[name] = turns
             turns = self._imports.get(name)
         if turns is not None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 
 from ..core.patching import replace
-from .tracks import Orders, caller_outside
+from .callers import caller_outside
+from .tracks import Orders
 from .turns import ReorderBuffer
 
 TYPE_CHECKING = False

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 
 from ..pytorch import private_api
-from .tracks import Orders, caller_outside
-from .turns import Choices, TurnTimeout
+from .callers import caller_outside
+from .tracks import Orders
+from .turns import Choices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,22 +64,20 @@ class OrderedBatches:
         expected = first + int(text) if text is not None and text.isdecimal() else None
         if expected is not None and self._wait_for(expected, get, try_get):
             return expected, self._buffered.pop(expected)
-        if text is not None:
-            self._choices.give_up()
         return self._buffered.popitem() if self._buffered else get()
 
     def _wait_for(self, expected: int, get: Get, try_get: TryGet) -> bool:
         """Wait for a batch: without limit while no other one is buffered, then until the order times out."""
-        timeout = TurnTimeout(self._orders, self._since)
-        while expected not in self._buffered:
-            if not self._buffered:
-                number, data = get()
-                self._buffered[number] = data
-                timeout = TurnTimeout(self._orders, self._since)
-                continue
+
+        if not self._buffered:
+            number, data = get()
+            self._buffered[number] = data
+
+        def has_come(_: float) -> bool:
             is_there, batch = try_get()
             if is_there:
                 self._buffered[batch[0]] = batch[1]
-            elif timeout.is_over():
-                return False
-        return True
+            return expected in self._buffered
+
+        options = {"since": self._since, "is_external": True}
+        return expected in self._buffered or self._choices.until(has_come, f"batch {expected}", **options)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import sys
 import weakref
 from _thread import TIMEOUT_MAX, RLock, allocate_lock
+from functools import partial
 from itertools import starmap
 
 from ..core.user_frames import is_users
-from .tracks import Orders, creates_referent, place
-from .turns import TIMEOUT
+from .callers import creates_referent, place
+from .tracks import Orders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class OrderedLock(metaclass=LockKind):
         self._orders = orders
         self._actors = orders.actors
         self._guard = RLock()  # of the turns: held briefly, and re-entrant because of finalizers
-        self._turns = orders.turns(recorded, condition(self._guard)) if recorded else None
+        self._turns = orders.turns(name, recorded, condition(self._guard)) if recorded else None
         advance: Callable[[int], object] = orders.track(name).note if self._turns is None else self._turns.advance
         self._advance = advance
 
@@ -97,10 +98,11 @@ class OrderedLock(metaclass=LockKind):
             return bool(self._lock.acquire(blocking, timeout))  # raises an error
         choices = self._orders.choices("acquire", caller)
         text = choices.next() if choices is not None and choices.is_replay else None
-        if text == "0":
+        if choices is not None and text == "0":
             return False
-        if text == "1":
-            blocking, timeout = True, max(timeout, TIMEOUT)
+        if choices is not None and text == "1":
+            acquire = partial(self._acquire, self._lock.acquire, True)
+            return bool(choices.until(acquire, "the thread that had it", least=timeout))
         acquired = bool(self._acquire(self._lock.acquire, blocking, timeout))
         if choices is not None and not choices.is_replay:
             choices.note(str(int(acquired)))

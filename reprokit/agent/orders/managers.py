@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from ..core.patching import Function, replace
+from ..core.thread_names import without_ids
 from .workers import Gate
 
 TYPE_CHECKING = False
@@ -34,7 +35,7 @@ class ManagerOrders:
 
     def _make_accept(self, original: Function) -> Function:
         def accept_connection(server: Any, connection: Any, name: str) -> Any:
-            self._orders.actors.rename(f"client {str(name)[:MAX_NAME]}")
+            self._orders.actors.rename(f"client {without_ids(str(name))[0][:MAX_NAME]}")
             return original(server, connection, name)
 
         return accept_connection

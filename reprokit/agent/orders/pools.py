@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from ..core.patching import Function, replace
-from .tracks import Orders, caller_outside
+from .callers import caller_outside
+from .tracks import Orders
 from .turns import ReorderBuffer
 
 TYPE_CHECKING = False

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-import time
+from functools import partial
 from zlib import crc32
 
 from ..core.patching import Function, replace
-from .futures import END, POLL_TIMEOUT
-from .tracks import Orders, caller_outside, place
-from .turns import Choices, TurnTimeout
+from .callers import LIBRARIES, caller_outside, package_of, place
+from .futures import END
+from .tracks import Orders
+from .turns import Choices
 from .worker_turns import TurnLock, WorkerTurns, watch_lock
 
 TYPE_CHECKING = False
@@ -29,10 +30,6 @@ TRACK = "lock"
 INTERNAL_MODULES = frozenset(
     ["multiprocessing." + name for name in ("connection", "context", "queues", "sharedctypes", "synchronize")]
     + ["torch.multiprocessing", "torch.multiprocessing.queue"]
-)
-# Packages whose own locks and pipes depend on time, or are ordered by other modules.
-LIBRARIES = frozenset(
-    ("concurrent", "dask", "distributed", "joblib", "loky", "multiprocessing", "ray", "torch", "tqdm", "wandb")
 )
 _NAME = re.compile("/[a-z0-9_-]{1,40}")  # of a semaphore
 
@@ -95,7 +92,7 @@ class ProcessOrders:
     def _order(self, lock: Any, file: str) -> None:
         path = f"{self._directory}{file}-{TRACK}"
         if _NAME.fullmatch(file) and os.path.exists(path):
-            watch_lock(lock, TurnLock(lock._semlock, path, self._actor, choices=self._choices))
+            watch_lock(lock, TurnLock(self._orders, lock._semlock, path, self._actor, choices=self._choices))
 
     def _actor(self) -> int:
         return crc32(f"{self._orders.identity} {self._orders.actors.current.name}".encode())
@@ -118,7 +115,7 @@ class ProcessOrders:
             if choices is None:
                 return original(object_list, timeout)
             objects = list(object_list)
-            ready = wait_again(self._orders, original, objects, timeout, choices) if choices.is_replay else None
+            ready = wait_again(original, objects, timeout, choices) if choices.is_replay else None
             if ready is None:
                 ready = original(objects, timeout)
                 if not choices.is_replay:
@@ -130,22 +127,19 @@ class ProcessOrders:
         return wait
 
 
-def wait_again(orders: Orders, wait: Function, objects: list[Any], timeout: float | None, choices: Choices) -> Any:
+def wait_again(wait: Function, objects: list[Any], timeout: float | None, choices: Choices) -> Any:
     """Wait until the objects that were ready in the recording are, and return them; None if those are unknown."""
     ready = []
     for text in iter(choices.next, END):
         if text is None or not text.isdecimal() or int(text) >= len(objects):
             return None
         ready.append(objects[int(text)])
-    start, order_timeout = time.monotonic(), None
     for waitable in ready:
-        while not wait([waitable], POLL_TIMEOUT):
-            if timeout is None and not wait(objects, 0):
-                continue
-            order_timeout = order_timeout or TurnTimeout(orders, orders.since)
-            if order_timeout.is_over() and time.monotonic() - start > (timeout or 0):
-                choices.give_up()
-                return None
+        if timeout is None:
+            wait(objects, None)
+        is_there = partial(wait, [waitable])
+        if not choices.until(is_there, "what was ready", least=timeout or 0.0, is_external=True):
+            return None
     return ready
 
 
@@ -158,5 +152,4 @@ def _is_counter(lock: Any) -> bool:
 
 def _caller() -> FrameType | None:
     caller = caller_outside(INTERNAL_MODULES)
-    name = "" if caller is None else str(caller.f_globals.get("__name__"))
-    return None if name.partition(".")[0] in LIBRARIES else caller
+    return None if caller is None or package_of(caller) in LIBRARIES else caller

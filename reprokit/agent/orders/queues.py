@@ -11,14 +11,15 @@ all of them wait for each other: so a look has the same result as in the recordi
 from __future__ import annotations
 
 import sys
-import time
 import weakref
+from contextlib import suppress
 from functools import partial
 
 from ..core.patching import Function, replace
 from .actors import ACTIONS
-from .tracks import Orders, creates_referent, place
-from .turns import ReplayedTurns, TurnTimeout
+from .callers import creates_referent, package_of, place
+from .tracks import Orders
+from .turns import ReplayedTurns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     Blocking = tuple[Any, Any]  # block and timeout, as passed to put and get
 
 ORDER = "_reprokit_order"  # attribute of a queue
-POLL_TIMEOUT = 0.5  # seconds of one wait for an item that was there in the recording
 POOLS = ("concurrent", "joblib", "loky", "multiprocessing")  # their own queues depend on other processes
 
 
@@ -74,16 +74,16 @@ class RecordedQueue:
 class ReplayedQueue:
     """Replays the turns at one queue."""
 
-    def __init__(self, orders: Orders, recorded: Sequence[str], queue: Any, is_fifo: bool) -> None:
+    def __init__(self, orders: Orders, name: str, recorded: Sequence[str], queue: Any, is_fifo: bool) -> None:
         self._orders = orders
-        self._since = time.monotonic()
         self._lock = queue.mutex
         self._is_bounded = queue.maxsize > 0
         condition = sys.modules["threading"].Condition(queue.mutex)
+        self._name = name
         puts, gets, looks = [[actor for actor in recorded if actor[-1:] == action] for action in ACTIONS]
         is_merged = bool(looks) or not is_fifo
-        self.puts = orders.turns(recorded if is_merged else puts, condition)
-        self.gets = self.puts if is_merged else orders.turns(gets, condition)
+        self.puts = orders.turns(name, recorded if is_merged else puts, condition, is_mixed=is_merged)
+        self.gets = self.puts if is_merged else orders.turns(name, gets, condition)
         self._looks = self.puts if is_merged else None
 
     def call(self, turns: ReplayedTurns, code: int, error: type[Exception], call: Function, blocking: Blocking) -> Any:
@@ -97,20 +97,25 @@ class ReplayedQueue:
                 with self._lock:
                     turns.advance(look)
                 raise error
-            return self._retry(error, call) if polls and turn == code else call(*blocking)
+            is_known = polls and turn == code and not self._orders.waits.are_over
+            return self._retry(turns, error, call) if is_known else call(*blocking)
         finally:
             turns.leave()
 
-    def _retry(self, error: type[Exception], call: Function) -> Any:
-        """Retry a call that succeeded in the recording, until it does or times out."""
-        timeout = TurnTimeout(self._orders, self._since)
-        while True:
-            try:
-                return call(True, POLL_TIMEOUT)
-            except error:
-                if timeout.is_over():
-                    self._orders.timeouts += 1
-                    raise
+    def _retry(self, turns: ReplayedTurns, error: type[Exception], call: Function) -> Any:
+        """Retry a call that succeeded in the recording, until it does or that takes too long."""
+        results: list[Any] = []
+
+        def attempt(seconds: float) -> bool:
+            with suppress(error):
+                results.append(call(True, seconds))
+            return bool(results)
+
+        if not self._orders.waits.until(attempt, self._name, "what was there"):
+            with self._lock:
+                turns.give_up()
+            raise error
+        return results[0]
 
     def look(self, call: Function) -> Any:
         """Look at this thread's turn."""
@@ -156,7 +161,7 @@ class QueueOrders:
         return initialize
 
     def _order(self, queue: Any, caller: FrameType) -> RecordedQueue | ReplayedQueue | None:
-        is_of_library = _package(caller) in POOLS and not creates_referent(caller)
+        is_of_library = package_of(caller) in POOLS and not creates_referent(caller)
         name = "" if is_of_library else self._orders.name(place(caller))
         if not name:
             return None
@@ -165,7 +170,7 @@ class QueueOrders:
             return RecordedQueue(self._orders, name)
         recorded, classes = self._orders.recorded_actors(name), sys.modules["queue"]
         is_fifo = not isinstance(queue, (classes.LifoQueue, classes.PriorityQueue))
-        return ReplayedQueue(self._orders, recorded, queue, is_fifo) if recorded else None
+        return ReplayedQueue(self._orders, name, recorded, queue, is_fifo) if recorded else None
 
     def _make_put(self, original: Function) -> Function:
         actors, replays = self._orders.actors, self._replays
@@ -271,10 +276,6 @@ class QueueOrders:
         self._queues.clear()
 
 
-def _package(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__")).partition(".")[0]
-
-
 def _is_empty(queue: Any) -> bool:
     return not int(queue._qsize())
 
@@ -298,7 +299,7 @@ def _make_simple(module: Any, orders: Orders, order: Callable[[Any, FrameType], 
 
         def __new__(cls, *arguments: Any, **keywords: Any) -> Any:  # a subclass may pass arguments for its own __init__
             caller = sys._getframe(1)
-            if _package(caller) in POOLS or ((arguments or keywords) and cls.__init__ is object.__init__):
+            if package_of(caller) in POOLS or ((arguments or keywords) and cls.__init__ is object.__init__):
                 return original(*arguments, **keywords)
             simple = super().__new__(cls)
             queue = simple._queue = module.Queue.__new__(module.Queue)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from ..core.patching import Function, replace
+from .callers import caller_outside
 from .futures import END
 from .processes import wait_again
-from .tracks import Orders, caller_outside
+from .tracks import Orders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class RayOrders:
         replace(worker, "wait", self._make_wait)
 
     def _make_wait(self, original: Function) -> Function:
-        def is_done(objects: list[Any], timeout: float) -> list[Any]:
+        def is_done(objects: list[Any], timeout: float | None) -> list[Any]:
             done: list[Any] = original(objects, num_returns=1, timeout=timeout)[0]
             return done
 
@@ -34,7 +35,7 @@ class RayOrders:
                 return original(ray_waitables, timeout=timeout, **keywords)
             tasks = list(ray_waitables)
             if choices.is_replay:
-                ready = wait_again(self._orders, is_done, tasks, timeout, choices)
+                ready = wait_again(is_done, tasks, timeout, choices)
                 if ready is not None:
                     return ready, [task for task in tasks if task not in ready]
             ready, left = original(tasks, timeout=timeout, **keywords)

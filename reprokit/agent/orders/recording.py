@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 IMPORT = "import "  # prefix of tracks of modules; the first import of one may not come again, which harms nothing
 MAX_SIZE = 64 << 20  # bytes of orders.jsonl
 MAX_TURNS = 1 << 24  # read for a process
+MAX_DIGITS = 16  # bytes of the first line, which is a time in seconds
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
@@ -55,6 +56,14 @@ class RecordedTracks:
     def __init__(self, run: str) -> None:
         self._path = run + "/orders.jsonl"
         self._tracks: dict[str, list[str]] | None = None
+        self._seconds: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """The time that the recording took until its last order; 0 if it is not known."""
+        if self._seconds is None:
+            self._seconds = _number(self._read(MAX_DIGITS))
+        return self._seconds
 
     @property
     def exist(self) -> bool:
@@ -79,16 +88,25 @@ class RecordedTracks:
         return tracks
 
     def _lines(self, start: bytes) -> list[bytes]:
+        return [line for line in self._read(MAX_SIZE).split(b"\n") if line.startswith(start)]
+
+    def _read(self, size: int) -> bytes:
         try:
             descriptor = os.open(self._path, _FLAGS)
         except OSError:
-            return []
+            return b""
         with os.fdopen(descriptor, "rb") as file:
-            return [line for line in file.read(MAX_SIZE).split(b"\n") if line.startswith(start)]
+            return file.read(size)
 
     def forget(self) -> None:
         """In a forked child: drop the tracks, which are of the parent."""
         self._tracks = None
+
+
+def _number(first: bytes) -> float:
+    """Return the number of seconds in the first line of a file that begins so; 0 if there is none."""
+    digits = first.partition(b"\n")[0].replace(b".", b"", 1)
+    return float(first.partition(b"\n")[0]) if digits.isdigit() else 0.0
 
 
 def _add(tracks: dict[str, list[str]], line: bytes) -> None:

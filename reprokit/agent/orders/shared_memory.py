@@ -10,7 +10,7 @@ import sys
 
 from ..core.patching import Function, replace
 from ..core.user_frames import is_users
-from .tracks import caller_outside, place
+from .callers import caller_outside, place
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

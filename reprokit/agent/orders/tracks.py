@@ -6,23 +6,25 @@ has a second actor: with one actor no other order is possible.
 
 from __future__ import annotations
 
-import sys
 import time
 from _thread import RLock
 from array import array
 
 from ..core.signal_errors import pass_on
 from .actors import Actors
+from .callers import place
 from .recording import RecordedTracks, packed
 from .turns import Choices, RecordedAnswers, ReplayedTurns
+from .waits import Waits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Sequence
+    from collections.abc import Callable, Sequence
     from types import FrameType
     from typing import Any
 
     from ..core.journal import Journal
+    from .dask_tasks import TaskPlaces
     from .worker_turns import WorkerTurns
 
 MAX_TURNS = 1 << 10  # turns in a line; a SIGKILL loses no more
@@ -31,7 +33,6 @@ FIRST_TURNS = 64  # turns in the first line
 MAX_TRACKS = 10_000  # of a process
 MAX_WRITTEN = 16 << 20  # bytes of a process' lines
 MAX_PLACES = 10_000
-_AGENT = __name__.partition(".")[0]
 COUNTS = ("exact", "moved", "unused")  # turns replayed in the recorded order, replayed in another, and not replayed
 
 
@@ -95,25 +96,30 @@ class Track:
 class Orders:
     """The recorded or replayed tracks of this process."""
 
-    def __init__(self, run: str, journal: Journal, warn: Callable[[str], None]) -> None:
+    def __init__(self, run: str, journal: Journal, warn: Callable[..., None]) -> None:
         self._journal = journal
         self.warn = warn
         self._guard = RLock()  # re-entrant: while it is held, a finalizer of the script may create a lock or a queue
         self.actors = Actors()
         self._recorded = RecordedTracks(run)
-        self._written: list[Track | WorkerTurns] = []
-        self._replayed: list[ReplayedTurns | RecordedAnswers | WorkerTurns] = []
+        self._written: list[Track | WorkerTurns | TaskPlaces] = []
+        self._replayed: list[ReplayedTurns | RecordedAnswers | WorkerTurns | TaskPlaces] = []
         self._bytes_left = MAX_WRITTEN
         self._numbers: dict[str, int] = {}
         self._choices: dict[str, Choices] = {}
         self.since = time.monotonic()
-        self.timeouts = 0  # in a replay: how often a recorded actor did not arrive in time
+        self.waits = Waits(self)
         self._fork_handlers: list[Callable[[], object]] = []
 
     @property
     def is_replay(self) -> bool:
         """Whether this run has recorded tracks, even if only of other processes."""
         return self._recorded.exist
+
+    @property
+    def recorded_seconds(self) -> float:
+        """The time that the recording took."""
+        return self._recorded.seconds
 
     @property
     def has_room(self) -> bool:
@@ -133,9 +139,12 @@ class Orders:
         """Return a new track to record."""
         return Track(self, name)
 
-    def turns(self, recorded: Sequence[str], condition: Any, *, is_optional: bool = False) -> ReplayedTurns:
-        """Return recorded turns for replaying; optional ones need not be taken before the process ends."""
-        turns = ReplayedTurns(self, array("H", map(self.actors.code, recorded)), condition, is_optional)
+    def turns(
+        self, name: str, recorded: Sequence[str], condition: Any, *, is_optional: bool = False, is_mixed: bool = False
+    ) -> ReplayedTurns:
+        """Return recorded turns of a track for replaying; optional ones need not be taken before the process ends."""
+        codes = array("H", map(self.actors.code, recorded))
+        turns = ReplayedTurns(self, name, codes, condition, is_optional, is_mixed)
         self._replayed.append(turns)
         return turns
 
@@ -147,9 +156,10 @@ class Orders:
 
     def choices(self, kind: str, caller: FrameType, *, numbered: bool = False) -> Choices | None:
         """Return the choices of this thread at the caller's line; None if they cannot be recorded."""
-        return self.attempt(self._choices_at, f"{kind} {place(caller)}", numbered)  # type: ignore[no-any-return]
+        return self.attempt(self.choices_named, f"{kind} {place(caller)}", numbered)  # type: ignore[no-any-return]
 
-    def _choices_at(self, name: str, numbered: bool) -> Choices | None:
+    def choices_named(self, name: str, numbered: bool = False) -> Choices | None:
+        """Return the choices of this thread of this name; None if they cannot be recorded."""
         if numbered:
             name = self.name(name)
             return Choices(self, name) if name else None
@@ -181,8 +191,8 @@ class Orders:
         """The identity of this process."""
         return self._journal.identity
 
-    def register(self, turns: WorkerTurns) -> None:
-        """Register the turns of a pool's workers, to be written and counted at the end."""
+    def register(self, turns: WorkerTurns | TaskPlaces) -> None:
+        """Register the turns of a pool's workers, or the places of tasks, to be written and counted at the end."""
         if not self._written and not self._replayed:
             self._journal.write("orders", dict.fromkeys(COUNTS, 0))  # as in recorded_actors()
         self._written.append(turns)
@@ -232,30 +242,9 @@ class Orders:
             forget()
         self._guard = RLock()
         self.actors.forget()
+        self.waits = Waits(self)
         self._written, self._replayed = [], []
         self._numbers.clear()
         self._choices.clear()
         self._recorded.forget()
         self._bytes_left = MAX_WRITTEN
-
-
-def caller_outside(names: Container[str]) -> FrameType | None:
-    """Return the frame of the first caller outside these modules, these packages and the agent."""
-    caller: FrameType | None = sys._getframe(1)
-    while caller is not None:
-        name = str(caller.f_globals.get("__name__"))
-        package = name.partition(".")[0]
-        if name not in names and package not in names and package != _AGENT:
-            break
-        caller = caller.f_back
-    return caller
-
-
-def place(caller: FrameType) -> str:
-    """Return the base name of the file and the line of a frame, as "train.py:12"."""
-    return f"{caller.f_code.co_filename.rpartition('/')[2]}:{caller.f_lineno}"
-
-
-def creates_referent(caller: FrameType) -> bool:
-    """Return whether a multiprocessing manager creates a shared object in this frame."""
-    return caller.f_code.co_name == "create" and caller.f_globals.get("__name__") == "multiprocessing.managers"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from _thread import RLock
 from collections import Counter
+
+from .waits import Wait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,21 +16,18 @@ if TYPE_CHECKING:
     from .tracks import Orders
 
 LOOK_INTERVAL = 0.0005  # seconds between two looks whether a recorded outcome has come
-POLL_INTERVAL = 0.5  # seconds between two checks whether a waiting thread may go on waiting
-GRACE = 2.0  # seconds to wait for a thread that has ended
-TIMEOUT = 10.0  # seconds that an idle process waits for a turn, or as long as it has run until then
-MAX_TIMEOUT = 600.0  # seconds: the upper limit of that
-GIVE_UP_AFTER = 4  # timeouts, after which no thread waits any more
 MAX_DIGITS = 10
-IDLE_LOAD = 0.1  # of one processor, which loops use that only poll
 
 
 class ReplayedTurns:
     """The recorded turns at one place, which threads take in the recorded order."""
 
-    def __init__(self, orders: Orders, recorded: Sequence[int], condition: Any, is_optional: bool) -> None:
-        self._orders = orders
+    def __init__(
+        self, orders: Orders, name: str, recorded: Sequence[int], condition: Any, is_optional: bool, is_mixed: bool
+    ) -> None:
+        self._orders, self._name = orders, name
         self._is_optional = is_optional
+        self._is_mixed = is_mixed  # whether one actor may be blocked by what another one has yet to do here
         self._recorded = recorded
         self._remaining = Counter(recorded)
         self.condition = condition  # its lock guards the object that the turns are about
@@ -59,29 +57,41 @@ class ReplayedTurns:
         return recorded[position] if position < len(recorded) else -1
 
     def _wait(self, actor: int, alternative: int, may_wait: bool) -> None:
-        actors, timeout = self._orders.actors, TurnTimeout(self._orders, self._since)
         self._waiting += 1
         try:
-            while self._position < len(self._recorded) and self._recorded[self._position] not in (actor, alternative):
-                position = self._position
-                if self._orders.timeouts >= GIVE_UP_AFTER:
-                    self.give_up()
-                    break
-                self.condition.wait(POLL_INTERVAL)
-                if position != self._position or position >= len(self._recorded):
-                    timeout = TurnTimeout(self._orders, self._since)
-                    continue
-                has_ended = actors.has_ended(self._recorded[position])
-                if self._has_arrived and not has_ended:  # it is blocked by something without turns, as in the recording
-                    timeout = TurnTimeout(self._orders, self._since)
-                elif timeout.is_over(has_ended, has_turns=not may_wait or self._remaining[actor] > 0):
-                    self.give_up()
+            while not self.is_turn_of(actor, alternative):
+                self._wait_for_other(has_turns=not may_wait or self._remaining[actor] > 0)
         finally:
             self._waiting -= 1
 
+    def is_turn_of(self, actor: int, alternative: int = -1) -> bool:
+        """Return whether one of these actors has the next turn, or nobody has."""
+        return self._position >= len(self._recorded) or self._recorded[self._position] in (actor, alternative)
+
+    def _wait_for_other(self, has_turns: bool) -> None:
+        """Wait until the awaited actor has had its turn, or give up."""
+        actors, position = self._orders.actors, self._position
+        awaited = actors.thread_of(self._recorded[position])
+
+        def is_current() -> bool:
+            return position == self._position < len(self._recorded)
+
+        with Wait(self._orders, self._name, awaited, self._since, is_current=is_current) as wait:
+            while is_current():
+                if actors.has_ended(awaited) or self._is_over(wait, has_turns):
+                    self.give_up()
+                else:
+                    self.condition.wait(wait.interval)
+
+    def _is_over(self, wait: Wait, has_turns: bool) -> bool:
+        if not self._has_arrived:
+            return wait.is_over(has_turns=has_turns)
+        wait.restart()  # the awaited actor is blocked by something without turns, as in the recording
+        return self._is_mixed and wait.is_in_vain()
+
     def give_up(self) -> None:
-        """Drop the remaining turns, as the actor of the next one does not arrive."""
-        self._orders.timeouts += 1
+        """Drop the remaining turns, as the actor of the next one does not arrive; the caller must hold the lock."""
+        self._orders.waits.give_up()
         self.moved += len(self._recorded) - self._position
         self._recorded = self._recorded[: self._position]
         self.condition.notify_all()
@@ -102,40 +112,8 @@ class ReplayedTurns:
             else:
                 self.moved += 1
             if self._waiting:
+                self._orders.waits.go_on()
                 self.condition.notify_all()
-
-
-class TurnTimeout:
-    """Decides how long a thread waits for a turn that may never come; blocks: the thread can do nothing meanwhile."""
-
-    def __init__(self, orders: Orders, since: float, *, blocks: bool = True) -> None:
-        self._began = self._active_at = time.monotonic()
-        self._processor_time = time.process_time()
-        self._limit = MAX_TIMEOUT
-        self._idle_limit = min(max(TIMEOUT, self._began - since), MAX_TIMEOUT)
-        if orders.timeouts:  # the replay has diverged already
-            self._limit = self._idle_limit = GRACE
-        elif blocks and _drives_loop():  # the awaited actor may itself need this loop
-            self._limit, self._idle_limit = TIMEOUT, GRACE
-
-    def is_over(self, has_ended: bool = False, *, has_turns: bool = True) -> bool:
-        """Return whether to stop waiting: the awaited thread has ended, the process is idle, or the limit is reached.
-
-        Without has_turns an idle process does not count: such a thread was blocked in the recording too.
-        """
-        now, processor_time = time.monotonic(), time.process_time()
-        if processor_time - self._processor_time > IDLE_LOAD * (now - self._active_at):
-            self._active_at, self._processor_time = now, processor_time
-        waited = now - self._began
-        return waited > (GRACE if has_ended else self._limit) or (
-            has_turns and now - self._active_at > self._idle_limit
-        )
-
-
-def _drives_loop() -> bool:
-    """Return whether this thread executes a callback of asyncio."""
-    events: Any = sys.modules.get("asyncio.events")
-    return events is not None and events._get_running_loop() is not None
 
 
 class RecordedAnswers:
@@ -150,6 +128,10 @@ class RecordedAnswers:
     def unused(self) -> int:
         """The number of answers that were not asked for."""
         return len(self._recorded)
+
+    def peek(self) -> str | None:
+        """Return what the next answer is; None if there is none."""
+        return self._recorded[-1] if self._recorded else None
 
     def next(self) -> str | None:
         """Return the next answer; None if there is none."""
@@ -172,6 +154,7 @@ class Choices:
 
     def __init__(self, orders: Orders, name: str) -> None:
         self.is_replay = orders.is_replay
+        self.name = name
         self._orders = orders
         self._track = orders.track(name)
         self._answers = orders.answers(name) if self.is_replay else RecordedAnswers(())
@@ -182,9 +165,13 @@ class Choices:
         if not self._track.is_written:
             self._orders.attempt(self._track.begin)
 
+    def peek(self) -> str | None:
+        """Return what the next recorded outcome is; None if it is unknown."""
+        return self._answers.peek()
+
     def next(self) -> str | None:
         """Return the next recorded outcome; None if it is unknown or the order is no longer enforced."""
-        if self._orders.timeouts >= GIVE_UP_AFTER:
+        if self._orders.waits.are_over:
             self._answers.give_up()
         return self._answers.next()
 
@@ -196,26 +183,37 @@ class Choices:
         text = self.next()
         return int(text) if text is not None and text.isdecimal() and len(text) < MAX_DIGITS else value
 
-    def poll(self, check: Callable[[], bool]) -> bool:
+    def poll(self, check: Callable[[], bool], *, is_external: bool = False) -> bool:
         """Return whether check() holds; in a replay whether it did in the recording, once it does."""
-        timeout: TurnTimeout | None = None
         text = self.next() if self.is_replay else None
-        while text == "1" and not check():
-            timeout = timeout or TurnTimeout(self._orders, self._orders.since)
-            if timeout.is_over():
-                self.give_up()
-                text = None
-            time.sleep(LOOK_INTERVAL)
         if text is not None:
-            return text == "1"
+            return text == "1" and (check() or self._comes(check, is_external))
         holds = check()
         if not self.is_replay:
             self.note(str(int(holds)))
         return holds
 
-    def give_up(self, *, is_last_due: bool = True) -> None:
-        """Stop replaying outcomes, as a recorded one does not occur: the last one, if it is due."""
-        self._orders.timeouts += 1
+    def _comes(self, check: Callable[[], bool], is_external: bool) -> bool:
+        def look(_: float) -> bool:
+            time.sleep(LOOK_INTERVAL)
+            return check()
+
+        return bool(self.until(look, "what is polled", is_external=is_external))
+
+    def until(self, attempt: Callable[[float], Any], whom: str, **options: Any) -> Any:
+        """Wait for a recorded outcome as Waits.until() does, and give up if it does not occur."""
+        result = self._orders.waits.until(attempt, self.name, whom, **options)
+        if not result:
+            self.give_up()
+        return result
+
+    def give_up(self, *, is_last_due: bool = True, is_known: bool = False) -> None:
+        """Stop replaying outcomes, as a recorded one does not occur: the last one, if it is due.
+
+        Where that is known of such a place (is_known), it says nothing about others.
+        """
+        if not is_known:
+            self._orders.waits.give_up()
         self._answers.give_up(is_last_due=is_last_due)
 
 
@@ -238,7 +236,7 @@ class ReorderBuffer:
         self._buffered: dict[int, Any] = {}
         self._next_number: int | None = None
         self._since = time.monotonic()
-        self._timeout: TurnTimeout | None = None
+        self._wait: Wait | None = None
 
     def put(self, number: int, result: Any, pass_on: Callable[[int, Any], object]) -> None:
         """Take a result, and pass on those whose turn it is."""
@@ -256,7 +254,7 @@ class ReorderBuffer:
                 if self._next_number not in self._buffered:
                     break
                 pass_on(self._next_number, self._buffered.pop(self._next_number))
-                self._count, self._next_number, self._timeout = self._count + 1, None, None
+                self._count, self._next_number, self._wait = self._count + 1, None, None
 
     def flush(self, pass_on: Callable[[int, Any], object]) -> None:
         """Pass on all buffered results, and stop enforcing the order."""
@@ -270,6 +268,7 @@ class ReorderBuffer:
         """Called while a thread waits for a result: flush if results have been buffered for too long."""
         with self._lock:
             if self._buffered:
-                self._timeout = self._timeout or TurnTimeout(self._orders, self._since)
-                if self._timeout.is_over():
+                whom = f"result {self._next_number}"
+                self._wait = self._wait or Wait(self._orders, self._choices.name, whom, self._since)
+                if self._wait.is_over():
                     self.flush(pass_on)

@@ -10,9 +10,11 @@ import os
 import time
 from array import array
 from contextlib import suppress
+from functools import partial
 from posix import listdir  # not os.listdir, which the agent replaces to observe the training
 
-from .turns import GIVE_UP_AFTER, GRACE, MAX_TIMEOUT, TIMEOUT, Choices
+from .turns import Choices
+from .waits import GIVE_UP_AFTER, GRACE, TIMEOUT, Wait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 SEAT = "_reprokit_seat"  # attribute of a Process
 TRACKS = TAKES, RESULTS = "takes", "results"  # of a pool: which worker took a task, which one delivered its result
 RECORDED = ".given"  # suffix of the file with a track's recorded turns, in a replay
+PROCESSES = ".processes"  # suffix of the file with pairs of an actor and its process id, in a replay
+NOBODY = -1
 TIMEOUTS_FILE = "lost"  # file beside the tracks: one byte for each timeout of any process
 RECURSIVE = 0  # kind of a semaphore
 KIND = "I"
@@ -64,7 +68,7 @@ class WorkerTurns:
     def write(self) -> None:
         """At the end of the process: write the tracks if this is a recording, and remove their files."""
         self._turns = {track: read_turns(self._path + track) for track in self._turns}
-        for path in [self._path + track + suffix for track in self._turns for suffix in ("", RECORDED)]:
+        for path in [self._path + track + suffix for track in self._turns for suffix in ("", RECORDED, PROCESSES)]:
             with suppress(OSError):
                 os.unlink(path)
         with suppress(OSError):
@@ -103,12 +107,14 @@ class TurnLock:
 
     def __init__(
         self,
+        orders: Orders,
         lock: Any,
         path: str,
         actor: Callable[[], int],
         tracks: Sequence[str] = (),
         choices: Callable[[str], Choices | None] = lambda _: None,
     ) -> None:
+        self._orders = orders
         self._lock = lock
         self._path = path
         self._is_of_pool = bool(tracks)
@@ -118,6 +124,7 @@ class TurnLock:
         self._recorded = read_turns(path + RECORDED)
         self._since = time.monotonic()
         self._written = 0  # turns, by this process
+        self._named: set[int] = set()  # actors of this process that others know
         self._timeouts_file = f"{os.path.dirname(path)}/{TIMEOUTS_FILE}"
 
     def __getattr__(self, name: str) -> Any:
@@ -132,7 +139,9 @@ class TurnLock:
             return self._acquire(block, timeout)
         text = choices.next() if choices.is_replay else None
         if text in ("0", "1"):
-            return text == "1" and self._acquire(True, max(timeout or 0.0, TIMEOUT))
+            acquire = partial(self._acquire, True)
+            whom = "the process that had it"
+            return text == "1" and bool(choices.until(acquire, whom, least=timeout or 0.0, is_external=True))
         is_acquired = self._acquire(block, timeout)
         if not choices.is_replay:
             choices.note(str(int(is_acquired)))
@@ -140,6 +149,9 @@ class TurnLock:
 
     def _acquire(self, block: bool, timeout: float | None) -> bool:
         actor = self._actor()
+        if self._recorded and actor not in self._named:
+            self._named.add(actor)
+            _append(self._path + PROCESSES, array(KIND, [actor, int(os.readlink("/proc/self"))]).tobytes(), os.O_CREAT)
         if block and self._recorded:
             self._wait(actor, timeout)
         if not self._lock.acquire(block, timeout):
@@ -167,57 +179,75 @@ class TurnLock:
 
     def _wait(self, actor: int, timeout: float | None) -> None:
         """Wait until it is this actor's turn, until the timeout, or until the expected actor is given up."""
-        start = now = time.monotonic()
-        pause = SHORTEST_PAUSE
-        while self._must_wait(actor):
-            time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
-            now = time.monotonic()
-            if timeout is not None and now - start > timeout:
-                return
-            if self._lock._is_zero():
-                start = now if timeout is None else start  # the expected actor has the lock, and waits for a task
-            elif now - start > self._timeout(start):
-                self._give_up()
-                return
+        deadline = None if timeout is None else time.monotonic() + timeout
+        awaited = self._awaited(actor)
+        while awaited is not None and self._has_turned(actor, awaited, deadline):
+            awaited = self._awaited(actor)
 
-    def _timeout(self, start: float) -> float:
-        """Return how many seconds to wait for the expected actor; shorter once another turn has timed out."""
+    def _has_turned(self, actor: int, awaited: int, deadline: float | None) -> bool:
+        """Wait for the turn of another actor; return whether it came."""
+        pause, whom = SHORTEST_PAUSE, f"worker {awaited}" if self._is_of_pool else "another process"
+        with Wait(self._orders, os.path.basename(self._path), whom, is_external=True) as wait:
+            if self._is_of_pool:
+                wait.allow(TIMEOUT + time.monotonic() - self._since)
+            while self._awaited(actor) == awaited:
+                time.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+                if deadline is not None and time.monotonic() > deadline:
+                    return False
+                if not self._lock._is_zero():
+                    if self._is_over(wait, awaited) and self._awaited(actor) == awaited:  # it may have come just now
+                        self._give_up()
+                        return False
+                elif deadline is None:
+                    wait.restart()  # the expected actor has the lock, and waits for a task
+        return True
+
+    def _is_over(self, wait: Wait, awaited: int) -> bool:
+        """Return whether the expected actor is given up: at once if its process has ended."""
         timeouts = _size(self._timeouts_file)
-        if timeouts or self._is_over():
-            return TIMEOUT if not timeouts else GRACE if timeouts < GIVE_UP_AFTER else 0.0
-        timeout = TIMEOUT + start - self._since
-        return timeout if self._is_of_pool else min(timeout, MAX_TIMEOUT)
+        if timeouts and wait.seconds > (GRACE if timeouts < GIVE_UP_AFTER else 0.0):
+            return True
+        if awaited == NOBODY:
+            return wait.seconds > TIMEOUT
+        return wait.is_over() or (wait.is_time_to_look() and self._has_ended(awaited))
+
+    def _has_ended(self, awaited: int) -> bool:
+        """Return whether all processes that were this actor have ended."""
+        known = read_turns(self._path + PROCESSES)
+        processes = [process for actor, process in zip(known[::2], known[1::2]) if actor == awaited]
+        return bool(processes) and not any(map(_is_alive, processes))
 
     def _give_up(self) -> None:
         """Stop enforcing the order: the remaining recorded turns go to no actor."""
-        if not self._is_over():
+        is_last = self._turn() >= len(self._recorded)
+        if not is_last:
             _append(self._timeouts_file, b"\n", os.O_CREAT)
-        for path in (self._path,) if self._is_over() else self._tracks:
+        for path in (self._path,) if is_last else self._tracks:
             with suppress(OSError), open(path, "r+b") as file:
                 os.posix_fallocate(file.fileno(), 0, os.stat(path + RECORDED).st_size)
             with suppress(OSError):
                 os.unlink(path + RECORDED)
 
-    def _is_over(self) -> bool:
-        return _size(self._path) // TURN >= len(self._recorded)
+    def _turn(self) -> int:
+        return _size(self._path) // TURN
 
-    def _must_wait(self, actor: int) -> bool:
-        """Return whether another actor has the next turn; after the last one, wait as in the recording."""
-        turn = _size(self._path) // TURN
+    def _awaited(self, actor: int) -> int | None:
+        """Return which other actor has the next turn; after the last one NOBODY, as all wait as in the recording."""
+        turn = self._turn()
         if turn < len(self._recorded):
-            return self._recorded[turn] != actor
-        return os.path.exists(self._path + RECORDED)
+            return None if self._recorded[turn] == actor else self._recorded[turn]
+        return NOBODY if os.path.exists(self._path + RECORDED) else None
 
 
-def watch_worker(path_and_worker: tuple[str, int], tasks: Any, results: Any) -> None:
+def watch_worker(orders: Orders, path_and_worker: tuple[str, int], tasks: Any, results: Any) -> None:
     """In a worker process: wrap the locks of its task and result queues, to record or enforce turns."""
     path, worker = path_and_worker
     for queue, name, track in ((tasks, "_rlock", TAKES), (results, "_wlock", RESULTS)):
         lock = getattr(queue, name, None)
         if lock is not None and os.path.exists(path + track):
             tracks = [path + track for track in TRACKS]
-            watch_lock(lock, TurnLock(lock._semlock, path + track, lambda: worker, tracks))
+            watch_lock(lock, TurnLock(orders, lock._semlock, path + track, lambda: worker, tracks))
             remake = getattr(queue, "_make_methods", None)  # joblib's queues keep bound methods of their locks
             if remake is not None:
                 remake()
@@ -271,3 +301,12 @@ def _write(path: str, content: bytes) -> None:
         os.write(descriptor, content)
     finally:
         os.close(descriptor)
+
+
+def _is_alive(process: int) -> bool:
+    """Return whether a process exists and is more than a status that its parent has not asked for."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[:1] != [b"Z"]
+    except OSError:
+        return False

@@ -1,21 +1,22 @@
 """Orders in pools of threads and processes: which worker takes the next task, and hands in the next result.
 
 In a replay a task waits for the worker that had it in the recording: so its random numbers and the state of its worker
-are the same. That costs the time by which a worker is slower than in the recording. Whether an executor starts a new
-worker for a task, and how many tasks joblib puts into a batch, depends on timing too, and is recorded.
+are the same. That costs the time by which a worker is slower than in the recording. Which thread submits first, whether
+an executor starts a new worker for a task, and how many tasks joblib puts into a batch, depends on timing too.
 """
 
 from __future__ import annotations
 
 import sys
 import weakref
+from functools import partial
 from zlib import crc32
 
 from ..core.patching import Function, replace
-from ..core.thread_names import WORKERS
+from ..core.thread_names import WORKERS, target_of
 from ..core.user_frames import is_users
+from .callers import caller_outside
 from .futures import RESULTS
-from .tracks import caller_outside
 from .turns import Choices
 from .worker_turns import SEAT, WorkerTurns, watch_worker
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from .tracks import Orders
 
 BATCHES = "_reprokit_batches"  # attribute of a backend of joblib
+SUBMITS = "_reprokit_submits"  # attribute of an executor
 LONGEST_CALLBACK = 0.05  # seconds for which other results wait
 
 
@@ -46,6 +48,8 @@ class WorkerOrders:
             ("BaseProcess", "run", self._make_run),
             ("ThreadPool", "_setup_queues", self._make_setup),
             ("ThreadPoolExecutor", "__init__", self._make_executor),
+            ("ThreadPoolExecutor", "submit", self._make_submit),
+            ("ProcessPoolExecutor", "submit", self._make_submit),
             ("ProcessPoolExecutor", "__init__", self._make_executor),
             ("AutoBatchingMixin", "compute_batch_size", self._make_batches),
         ):
@@ -54,8 +58,7 @@ class WorkerOrders:
 
     def _make_start(self, original: Function) -> Function:
         def start(process: Any) -> Any:
-            target = getattr(process, "_target", None)
-            if (getattr(target, "__module__", None), getattr(target, "__name__", None)) in WORKERS:
+            if target_of(process) in WORKERS:
                 setattr(process, SEAT, self._orders.attempt(self._worker_seat, process._args[0]))
             return original(process)
 
@@ -75,7 +78,7 @@ class WorkerOrders:
         def run(process: Any) -> Any:
             seat = vars(process).get(SEAT)
             if seat is not None:
-                self._orders.attempt(watch_worker, seat, *process._args[:2])
+                self._orders.attempt(watch_worker, self._orders, seat, *process._args[:2])
             return original(process)
 
         return run
@@ -100,14 +103,30 @@ class WorkerOrders:
 
         return initialize
 
+    def _make_submit(self, original: Function) -> Function:
+        def submit(executor: Any, *arguments: Any, **keywords: Any) -> Any:
+            gate = vars(executor).get(SUBMITS)
+            if gate is None:
+                return original(executor, *arguments, **keywords)
+            return gate.enter(partial(submit_now, executor, *arguments, **keywords), is_turn=_is_task)
+
+        def submit_now(executor: Any, *arguments: Any, **keywords: Any) -> Any:
+            semaphore = vars(executor).get("_idle_semaphore")
+            if type(semaphore) is IdleSemaphore:
+                self._orders.attempt(semaphore.wait)
+            return original(executor, *arguments, **keywords)
+
+        return submit
+
     def _order_executor(self, executor: Any) -> None:
         name = self._orders.name("executor") if executor._max_workers > 1 else ""
         if not name:
             return
+        setattr(executor, SUBMITS, Gate(self._orders, f"{name} submits"))
         for attribute in ("_idle_semaphore", "_idle_worker_semaphore"):  # older versions have one or none
             semaphore = getattr(executor, attribute, None)
             if semaphore is not None:
-                setattr(executor, attribute, IdleSemaphore(semaphore, Choices(self._orders, f"{name} idle")))
+                setattr(executor, attribute, IdleSemaphore(semaphore, self._orders, f"{name} idle"))
         if hasattr(executor, "_work_queue"):  # of threads
             gate, results = Gate(self._orders, f"{name} takes"), ResultTurns(self._orders, f"{name} results")
             executor._work_queue = TaskQueue(executor._work_queue, gate, results)
@@ -135,7 +154,7 @@ class Gate:
         self._lock = threading.Lock()
         self._track = orders.track(name)
         recorded = orders.recorded_actors(name) if orders.is_replay else ()
-        self._turns = orders.turns(recorded, threading.Condition(self._lock)) if recorded else None
+        self._turns = orders.turns(name, recorded, threading.Condition(self._lock)) if recorded else None
         self._note = self._track.note if self._turns is None else self._turns.advance
         self.is_replay = self._turns is not None
 
@@ -164,7 +183,7 @@ class ResultTurns:
         self._running = threading.RLock()
         self._guard = threading.Lock()
         recorded = orders.recorded_actors(name) if orders.is_replay else ()
-        self._turns = orders.turns(recorded, threading.Condition(self._guard)) if recorded else None
+        self._turns = orders.turns(name, recorded, threading.Condition(self._guard)) if recorded else None
         self._note = orders.track(name).note if self._turns is None else self._turns.advance
 
     def enter(self, action: Function, *arguments: Any) -> Any:
@@ -235,14 +254,35 @@ class ResultQueue:
 class IdleSemaphore:
     """Wraps the semaphore by which an executor learns whether a worker is idle or it must start one: a race."""
 
-    def __init__(self, semaphore: Any, outcomes: Choices) -> None:
+    def __init__(self, semaphore: Any, orders: Orders, name: str) -> None:
         self._semaphore = semaphore
-        self._outcomes = outcomes
+        self._orders, self._name = orders, name
         self.release = semaphore.release
+
+    def _outcomes(self) -> Choices | None:
+        """Return the outcomes of this thread's calls."""
+        outcomes: Choices | None = self._orders.attempt(self._orders.choices_named, self._name)
+        return outcomes
+
+    def wait(self) -> None:
+        """In a replay, before the executor is locked: wait until a worker is idle, if one was in the recording."""
+        outcomes = self._outcomes()
+        if outcomes is not None and outcomes.is_replay and outcomes.peek() == "1":
+            outcomes.until(self._is_there, "an idle worker")
+
+    def _is_there(self, seconds: float) -> bool:
+        is_there = self._semaphore.acquire(timeout=seconds)
+        if is_there:
+            self._semaphore.release()
+        return bool(is_there)
 
     def acquire(self, *arguments: Any, **keywords: Any) -> bool:
         """Return whether a worker is idle; in a replay, whether one was in the recording."""
-        return bool(self._outcomes.as_recorded(int(self._semaphore.acquire(*arguments, **keywords))))
+        outcomes, is_idle = self._outcomes(), self._semaphore.acquire(*arguments, **keywords)
+        was_idle = bool(is_idle if outcomes is None else outcomes.as_recorded(int(is_idle)))
+        if is_idle and not was_idle:
+            self.release()
+        return was_idle
 
 
 def _is_task(item: Any) -> bool:

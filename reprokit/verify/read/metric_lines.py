@@ -282,6 +282,7 @@ class WarningLine(MetricLine, frozen=True, tag="warning"):
     text: str
     code: str = ""
     path: str = ""
+    said: bool = False  # whether the agent has printed it, too
 
 
 class PatchedLine(MetricLine, frozen=True, tag="patch"):
