@@ -6,7 +6,7 @@ torch.set_num_threads(1)
 torch.manual_seed(0)
 model = torch.nn.Linear(8, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(5):
+for _ in range(5):
     optimizer.zero_grad()
     model(torch.randn(16, 8)).square().mean().backward()
     optimizer.step()
