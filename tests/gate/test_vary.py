@@ -95,7 +95,7 @@ def test_each_training_differs_by_what_it_reads_alone(project: Reprokit, locales
 def test_a_seed_that_the_replay_gives_again_hides_nothing(project: Reprokit) -> None:
     """One by the clock is another one in every replay, and no matter of surroundings."""
     seeded = (
-        "import os, random, reprokit, time\nrandom.seed(time.time_ns())\nreprokit.log(step=0, loss=random.random())\n"
+        "import os, random, reprokit, time\nrandom.seed(time.monotonic_ns())\nreprokit.log(step=0, loss=random.random())\n"
     )
     project.script("train.py", seeded)
     assert gate(project, "--vary", "working-directory").returncode == 0
@@ -138,7 +138,7 @@ def test_what_cannot_be_varied_is_no_success(project: Reprokit) -> None:
 
 
 def test_what_differs_without_is_not_blamed_on_surroundings(project: Reprokit) -> None:
-    project.script("train.py", "import reprokit, time\nreprokit.log(step=0, loss=time.time())\n")
+    project.script("train.py", "import reprokit, time\nreprokit.log(step=0, loss=time.monotonic())\n")
     done = gate(project, "--vary", "time-zone", "--json")
     assert done.returncode == 1
     assert cases(done)["time-zone"].message.startswith("not tried")

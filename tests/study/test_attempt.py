@@ -56,7 +56,7 @@ def test_a_pair_is_made_and_compared_where_its_process_is(tmp_path: Path) -> Non
 
 
 def test_what_may_differ_goes_with_the_pair(tmp_path: Path) -> None:
-    script = SCRIPT + "import time; open('log.txt', 'w').write(str(time.time_ns()))\n"
+    script = SCRIPT + "import time; open('log.txt', 'w').write(str(time.monotonic_ns()))\n"
     pair = PairTask(
         first=task(tmp_path, "first", "recorded", script),
         second=task(tmp_path, "second", "replayed", script),
