@@ -5,12 +5,16 @@ from __future__ import annotations
 import sys
 import weakref
 
+from ..events import BatchMoved, tell
 from .tensors import is_tensor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
+
+    from ..core.patching import Function
+    from ..events import Events
 
 MAX_VALUES = 64  # tensors and arrays of a batch, or of a call
 MAX_OBJECTS = 512  # that are searched for them
@@ -45,6 +49,18 @@ class MemoryOfValues:
             if reference() is not None
             for other_start, (_, other_end) in arguments._places.items()
         )
+
+
+def make_transfer(events: Events, original: Function) -> Function:
+    """Wrap a library's function that copies batches to a device, to report which copy is of which batch."""
+
+    def send_to_device(batch: Any, *arguments: Any, **keywords: Any) -> Any:
+        moved = original(batch, *arguments, **keywords)
+        if events.batch_moved:
+            tell(events.batch_moved, BatchMoved(batch, moved))
+        return moved
+
+    return send_to_device
 
 
 def _values_in(value: Any) -> Iterator[Any]:

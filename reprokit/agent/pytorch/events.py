@@ -18,7 +18,6 @@ from ..events import (
     BackwardEnded,
     BatchDue,
     BatchFetched,
-    BatchMoved,
     ForwardBegan,
     ForwardEnded,
     InputsGiven,
@@ -36,6 +35,7 @@ from ..events import (
     tell,
 )
 from . import private_api
+from .batch_memory import make_transfer
 from .state import Modules, closure_in, has_parameters, with_closure
 from .tensors import is_plain
 
@@ -120,10 +120,9 @@ class EventHooks:
             if self.wants_indices:
                 private_api.watch_indices(module, self.replace)
         elif name == "accelerate.data_loader":
-            self.replace(module, "send_to_device", self._make_move)
+            self.replace(module, "send_to_device", functools.partial(make_transfer, self.events))
         elif name == "torch._dynamo.eval_frame":
-            # Code of the agent that runs between dynamo's graphs must not be compiled itself: is_compiling()
-            # would be true within it, and it would report nothing.
+            # Between dynamo's graphs, code of the agent must not be compiled: is_compiling() would be true in it.
             for code in own_code():
                 private_api.never_compile(module, code)
         if self._decisions is not None:
@@ -149,9 +148,8 @@ class EventHooks:
     # Changes in place
 
     def _instrument_changes(self, torch: Any) -> None:
-        optimizer_class = sys.modules["torch.optim.optimizer"].Optimizer
         places = [
-            (optimizer_class, "zero_grad"),
+            (sys.modules["torch.optim.optimizer"].Optimizer, "zero_grad"),
             (torch.nn.Module, "zero_grad"),
             (torch.nn.Module, "load_state_dict"),
         ]
@@ -453,17 +451,6 @@ class EventHooks:
             return batch
 
         return fetch
-
-    def _make_move(self, original: Function) -> Function:
-        events = self.events
-
-        def send_to_device(batch: Any, *arguments: Any, **keywords: Any) -> Any:
-            moved = original(batch, *arguments, **keywords)
-            if events.batch_moved:
-                tell(events.batch_moved, BatchMoved(batch, moved))
-            return moved
-
-        return send_to_device
 
     def _next_batch(self, original: Function, iterator: Any, began: LoaderBegan | None) -> Any:
         """Return the next batch of a loader, or the one by which a handler replaces it."""
