@@ -44,7 +44,7 @@ MOVABLE = frozenset({"__pycache__", ".ipynb_checkpoints"})  # in a directory tha
 def for_launcher(plan: Plan, replay: Path) -> Iterator[StartFiles]:
     """Start from what the recording found, in the process that launches; a signal ends it once all is put back."""
     try:
-        with started_from(plan, replay) as start, _raising():
+        with _raising(), started_from(plan, replay) as start:
             yield start
     except Interrupted as interrupted:
         die_by(interrupted.number)
@@ -82,7 +82,7 @@ def _uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def _raising() -> Iterator[None]:
-    """Raise Interrupted at a signal that comes before the command has started, which installs its own handlers."""
+    """Raise Interrupted at a signal that comes before the command has started, for which others are then installed."""
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
         raise Interrupted(number)

@@ -193,6 +193,26 @@ def test_what_was_not_kept_is_said_and_found_as_it_is(reprokit: Reprokit) -> Non
     assert "the replay run-0 found files otherwise than its recording did: log (what it held" in done.stdout
 
 
+def test_many_processes_that_change_one_file_at_once_keep_it_once(reprokit: Reprokit) -> None:
+    (reprokit.directory / "log").write_bytes(data := os.urandom(3 << 20))
+    program = "for i in 1 2 3 4 5 6 7 8; do (echo $i >> log) & done; wait; sort -u log | wc -l > /dev/null"
+    recording = recorded(reprokit, "", program)
+    (copy,) = (recording.path / "found").iterdir()
+    assert copy.read_bytes() == data
+    (found,) = json.loads((recording.path / "outputs.json").read_text())["found"]
+    assert (found["path"], found["kept"]) == ("log", copy.name)
+
+
+def test_all_processes_share_the_size_of_what_is_kept(reprokit: Reprokit) -> None:
+    for number in range(6):
+        (reprokit.directory / str(number)).write_bytes(bytes(3000))
+    program = "for i in 0 1 2 3 4 5; do (echo x >> $i) & done; wait"
+    recording = recorded(reprokit, "", program, "--keep-found", "10K")
+    assert [path.stat().st_size for path in (recording.path / "found").iterdir()] == [3000] * 3
+    found = json.loads((recording.path / "outputs.json").read_text())["found"]
+    assert sorted(file["kept"] is None for file in found) == [False] * 3 + [True] * 3
+
+
 def test_the_shim_and_the_launcher_leave_out_the_same_directories() -> None:
     source = (Path(__file__).parents[2] / "native" / "found.c").read_text()
     left_out = set(re.findall('"/([^/"]+)/"', source.partition("noise[] = {")[2].partition("}")[0]))
