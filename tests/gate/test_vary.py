@@ -95,7 +95,8 @@ def test_each_training_differs_by_what_it_reads_alone(project: Reprokit, locales
 def test_a_seed_that_the_replay_gives_again_hides_nothing(project: Reprokit) -> None:
     """One by the clock is another one in every replay, and no matter of surroundings."""
     seeded = (
-        "import os, random, reprokit, time\nrandom.seed(time.monotonic_ns())\nreprokit.log(step=0, loss=random.random())\n"
+        "import os, random, reprokit, time\nrandom.seed(time.monotonic_ns())\n"
+        "reprokit.log(step=0, loss=random.random())\n"
     )
     project.script("train.py", seeded)
     assert gate(project, "--vary", "working-directory").returncode == 0
