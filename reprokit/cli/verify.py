@@ -116,8 +116,8 @@ def _suggest(runs: tuple[Path, Path, Path], rules: Ignores, *, as_json: bool) ->
     """Propose what to declare; the exit status is 0 if the runs are identical with it."""
     from reprokit.verify.compare.runs import Comparison, require_whole
     from reprokit.verify.compare.suggestions import suggest
-    from reprokit.verify.show.comparison import verdict_line
     from reprokit.verify.show.suggestions import document, print_suggestions
+    from reprokit.verify.verdict import verdict_line
 
     for path in runs:
         require_whole(path)

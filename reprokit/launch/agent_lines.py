@@ -123,8 +123,9 @@ def _add_line(facts: AgentFacts, line: bytes) -> None:
     elif kind == "capture_unavailable":
         _count_unavailable(facts.captures_unavailable, value)
     elif kind == "warning" and len(facts.warnings) < MAX_WARNINGS:
-        texts = (str(value.get(name, "")) for name in ("text", "code", "path"))
-        facts.warnings = distinct([*facts.warnings, AgentWarning(*texts, said=value.get("said") is True)])
+        text, code, path = (str(value.get(name, "")) for name in ("text", "code", "path"))
+        warning = AgentWarning(text, code, path, said=value.get("said") is True)
+        facts.warnings = distinct([*facts.warnings, warning])
 
 
 def _count_unavailable(unavailable: Counter[CaptureUnavailable], line: dict[str, Any]) -> None:

@@ -24,7 +24,8 @@ from reprokit.verify import pattern_search
 from reprokit.verify.compare.runs import Comparison, compare
 from reprokit.verify.ignores import Ignores, PathPattern, configured, declared
 from reprokit.verify.result_names import names_result, names_weights
-from reprokit.verify.show.comparison import document, verdict_line
+from reprokit.verify.show.comparison import document
+from reprokit.verify.verdict import verdict_line
 from tests.artifacts import samples
 from tests.verify.runs import Building, digest, recording, replayed, training
 from tests.verify.test_cli import reprokit, schema

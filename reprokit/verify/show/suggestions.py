@@ -9,7 +9,7 @@ from typing import Any
 from reprokit.printable import printable
 from reprokit.verify.compare.suggestions import IgnoreSuggestions, SuggestedRule
 from reprokit.verify.ignores import CONSOLE, OUTPUTS
-from reprokit.verify.show.comparison import verdict_line
+from reprokit.verify.verdict import verdict_line
 
 FORMAT = 1
 KEYS = {"ignore": OUTPUTS, "ignore_console": CONSOLE}
