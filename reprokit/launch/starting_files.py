@@ -142,7 +142,7 @@ class StartingFiles:
         self._say_in_place()
 
     def _take_from(self, home: Path, paths: list[str]) -> None:
-        if not home.exists():
+        if _is_ours(home):
             self._held.callback(_remove_if_empty, home)
         try:
             place = self._prepared(home, paths)
@@ -403,6 +403,14 @@ class WrittenFiles:
         if file is not None and state is not None:
             return not file.unseen and (state.size, state.modified) == (file.size, file.modified)
         return str(path) in self._noted or (link is not None and not link.unseen and path.is_symlink())
+
+
+def _is_ours(home: Path) -> bool:
+    """Return whether a directory is not there yet, or was made by a killed replay for nothing else."""
+    if not home.exists():
+        return True
+    entries = os.listdir(home)
+    return bool(entries) and all(name.startswith(aside_place.PREFIX) for name in entries)
 
 
 def _remove_if_empty(directory: Path) -> None:
