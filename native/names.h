@@ -4,8 +4,9 @@
 
 #include "internal.h"
 
-#define RK_MOMENT  32 /* bytes of a time stamp with its prefix */
-#define RK_WRITTEN "/written.paths"
+#define RK_MOMENT    32 /* bytes of a time stamp with its prefix */
+#define RK_WRITTEN   "/written.paths"
+#define RK_PAST_SHIM "/found/past-the-shim" /* is there if a program may write files unseen */
 
 /* Buffers for one line. Too large for the stack: opens happen on thread and signal stacks of 8 to 16 KiB. */
 struct rk_scratch {

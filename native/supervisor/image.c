@@ -69,6 +69,16 @@ static void examine_file(struct program *program, int fd) {
             read_release(program, fd, &parts[i]);
 }
 
+bool rk_is_past_shim(const char *path) {
+    static struct program program;
+    int fd = rk_open(path, O_RDONLY, 0);
+    if (fd < 0) return false;
+    program.is_static = program.is_go = false;
+    examine_file(&program, fd);
+    rk_close(fd);
+    return program.is_static || program.is_go;
+}
+
 /* ---- the environment ------------------------------------------------------------------------------------ */
 
 static const char *variable_value(const char *entry, const char *name) {

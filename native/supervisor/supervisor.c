@@ -89,6 +89,7 @@ static struct answer answer_to(struct request *request) {
     check_standby();
     if (request->number == SYS_execve || request->number == SYS_execveat) {
         rk_executes(request->thread);
+        rk_note_exec(request);
         if (has_no_new_privs) rk_look_at_exec(request);
         return (struct answer){.go_on = true};
     }

@@ -160,6 +160,7 @@ int rk_open_for(int pid, const char *path); /* opens a file that the program can
 /* Opens the shim for a program whose loader cannot open it; -1 if it can, or if its libc is not known, -ENOENT if it
  * must not. */
 int rk_open_shim(const struct program *program, int pid);
+bool rk_is_past_shim(const char *path); /* whether a program is static, or written in Go */
 
 /* ---- answers.c, devices.c ---------------------------------------------------------------------- */
 
@@ -172,7 +173,9 @@ int rk_open_memory(const char *name, const void *bytes, size_t size); /* a descr
 int rk_open_feed(struct thread *thread, uint64_t caller);             /* a descriptor to read from */
 void rk_close_feeds(void);
 
-/* ---- renames.c ----------------------------------------------------------------------------------- */
+/* ---- files.c ------------------------------------------------------------------------------------- */
+
+void rk_note_exec(const struct request *request);
 
 bool rk_is_rename(const struct request *request);
 void rk_note_rename(const struct request *request); /* notes the names, and keeps a file that loses its own */

@@ -17,11 +17,17 @@ from reprokit.launch.file_times import born
 from reprokit.launch.output_places import PlaceNames
 from reprokit.model.outputs import FoundFile
 
+PAST_SHIM = "past-the-shim"
 MAX_FOUND = 100_000
 LINE = re.compile(rb"([fldm]) (-|\d{1,20}-\d{1,20}) (\d{1,19}) (\d{1,4}) (\d{1,19}) (.*)", re.DOTALL)
 
 Kind = Literal["file", "link", "directory", "moved-directory"]
 KINDS: dict[bytes, Kind] = {b"f": "file", b"l": "link", b"d": "directory", b"m": "moved-directory"}
+
+
+def has_program_past_the_shim(run: Path) -> bool:
+    """Return whether a static or Go program took part in a recording; to be asked before its files are collected."""
+    return os.path.lexists(run / rundir.FOUND / PAST_SHIM)
 
 
 def collect(run: Path, results: Collection[str], places: PlaceNames, written: names.WrittenNames) -> list[FoundFile]:

@@ -162,6 +162,7 @@ def collect(
         gone=[places.name(path) for path in missing[:MAX_GONE]],
         gone_more=max(0, len(missing) - MAX_GONE),
         directories=sorted(map(places.name, changed.directories)),
+        past_the_shim=found_files.has_program_past_the_shim(run),
         found=found_files.collect(run, set(results), places, written),
         cut=changed.cut and places.name(changed.cut),
         temporary=[places.name(path) for path in temporary[:MAX_GONE]],

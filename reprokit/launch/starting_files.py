@@ -196,7 +196,7 @@ class StartingFiles:
         if name in self._files.directories:
             self._times[path] = _times(path)
             return AsideEntry(path=name)
-        why = self._why_in_place(path, found)
+        why = self._why_in_place(path, name)
         if why is None and found is None:
             return AsideEntry(path=name)
         if why is None and found is not None:
@@ -210,8 +210,11 @@ class StartingFiles:
         self._in_place[name] = why or "not-kept"
         return None
 
-    def _why_in_place(self, path: Path, found: FoundFile | None) -> InPlaceReason | None:
+    def _why_in_place(self, path: Path, name: str) -> InPlaceReason | None:
         """Return why what is at a path stays there; None if it can be moved, or nothing is there."""
+        found = self._files.found.get(name)
+        if name in self._files.unseen and os.path.lexists(path):
+            return "unseen"
         if found is not None and not found.can_be_restored:
             return "not-kept"
         if os.path.realpath(path.parent) != str(path.parent):

@@ -64,6 +64,7 @@ class OutputsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     directories: list[str] = msgspec.field(default_factory=list)  # that were made meanwhile, as OutputFile.path
     found: list[FoundFile] = msgspec.field(default_factory=list)  # of a recording
+    past_the_shim: bool = False  # whether a program took part in the recording whose files the shim does not see
     cut: str = ""  # the first directory in which not all files were looked at; empty if all were
     temporary: list[str] = msgspec.field(default_factory=list)  # the first in temporary places that no link leads to
     temporary_more: Annotated[int, msgspec.Meta(ge=0)] = 0  # number of further ones

@@ -97,13 +97,14 @@ class RecipeUsed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     digest: Digest  # over its bytes
 
 
-InPlaceReason = Literal["not-kept", "not-movable", "not-empty", "being-written", "in-use"]
+InPlaceReason = Literal["not-kept", "not-movable", "not-empty", "being-written", "in-use", "unseen"]
 _IN_PLACE: dict[InPlaceReason, str] = {
     "not-kept": "what it held before was not kept",
     "not-movable": "it cannot be moved",
     "not-empty": "it holds other files",
     "being-written": "another program writes it",
     "in-use": "another replay or question uses it",
+    "unseen": "nothing was seen to write it",
 }
 
 

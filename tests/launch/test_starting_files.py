@@ -31,6 +31,9 @@ COUNT = "print(c.execute('select count(*) from t').fetchone())"
 ROW = f"{CONNECT}; c.execute('insert into t values (1)'); {COUNT}; c.commit()\""
 TRUNCATE = f"wc -c < cut > was; {sys.executable} -c 'import os; os.truncate(\"cut\", 2)'"
 VERSION = "n=0; while [ -e logs/v_$n ]; do n=$((n + 1)); done; mkdir -p logs/v_$n; echo m > logs/v_$n/m"
+STATIC = (
+    '#include <stdio.h>\nint main(void) { FILE *file = fopen("state", "a"); fputs("x", file); return fclose(file); }'
+)
 RESUMING = "if [ -e ck ]; then read n < ck; else n=0; fi; echo $((n + 1)) > ck; cp ck final"
 CASES = {  # what is there before, and a training
     "version": ("", VERSION),
@@ -280,6 +283,35 @@ def test_outputs_on_another_file_system_are_set_aside_there(reprokit: Reprokit) 
         assert files(Path(place)) == before
         assert start["in_place"] == []
         assert sorted(os.listdir(place)) == ["log", "out"]
+
+
+def test_what_another_program_wrote_meanwhile_stays_where_it_is(reprokit: Reprokit) -> None:
+    run = reprokit.start(
+        "record", "-q", "-o", "run", "--", "sh", "-c", "touch begun; until [ -e go ]; do sleep 0.1; done"
+    )
+    wait_until((reprokit.directory / "begun").exists, "the recording")
+    (reprokit.directory / "go").write_text("of the user")
+    assert run.wait() == 0
+    run.communicate()
+    _, start = replayed(reprokit)
+    assert start["in_place"] == [{"path": "go", "reason": "unseen"}]
+    assert (reprokit.directory / "go").read_text() == "of the user"
+    assert reprokit.run("ask", "run", "weights").returncode != 0  # it took no step
+    assert (reprokit.directory / "go").read_text() == "of the user"
+
+
+def test_what_a_static_program_wrote_is_set_aside(reprokit: Reprokit) -> None:
+    source = reprokit.directory / "program.c"
+    source.write_text(STATIC)
+    if subprocess.run(["gcc", "-static", "-o", "program", source], cwd=reprokit.directory, check=False).returncode:
+        pytest.skip("gcc cannot link statically here")
+    recorded(reprokit, "", "./program; ./program; cp state seen")
+    supervisor = RunDirectory(reprokit.directory / "run").run.supervisor
+    if supervisor is None or not supervisor.is_on:
+        pytest.skip("no supervisor can be started here")
+    _, start = replayed(reprokit)
+    assert start["in_place"] == []
+    assert (reprokit.directory / "seen").read_text() == "xx"
 
 
 def test_files_in_a_home_of_programs_stay(reprokit: Reprokit) -> None:

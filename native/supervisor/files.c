@@ -1,7 +1,8 @@
-/* renames.c - renames that the shim does not see, as by Rust's safetensors: their names are noted, and what they
- * replace is kept, as the shim does (placed.c). Then the kernel executes them.
+/* files.c - what programs do to files that the shim does not see. Of renames, as by Rust's safetensors, the names are
+ * noted, and what they replace is kept, as the shim does (placed.c). Then the kernel executes them. It has not yet
+ * checked the names: one that fails adds a name at which nothing is, or nothing new.
  *
- * The kernel has not yet checked the names: one that fails adds a name at which nothing is, or nothing new.
+ * Of static and Go programs it is only noted that there was one: what changed unseen may then be the run's.
  */
 #include <fcntl.h>
 #include <limits.h>
@@ -60,4 +61,15 @@ void rk_note_rename(const struct request *request) {
     rk_before_change(AT_FDCWD, to, exchanges ? RK_MOVED : RK_REPLACED);
     if (exchanges) rk_record_new_name(AT_FDCWD, to, AT_FDCWD, from);
     rk_record_new_name(AT_FDCWD, from, AT_FDCWD, to);
+}
+
+/* Notes once that a program is executed whose files the shim does not see. */
+void rk_note_exec(const struct request *request) {
+    static char path[WHOLE];
+    static bool is_noted;
+    bool at = request->number == SYS_execveat;
+    if (is_noted || rk_plan.mode != RK_MODE_RECORD || request->thread <= 0) return;
+    if (!read_path(request, at ? (int)request->arguments[0] : AT_FDCWD, request->arguments[at], path)) return;
+    is_noted = rk_is_past_shim(path);
+    if (is_noted) rk_append_line(RK_PAST_SHIM, "", 0);
 }
