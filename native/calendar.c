@@ -70,7 +70,7 @@ static void record(struct rk_thread *thread, uint16_t place, int64_t time) {
 
 /* ---- replay: what was recorded ----------------------------------------------------------------------------------- */
 
-static bool has_next(struct rk_thread *thread) {
+static inline bool has_next(struct rk_thread *thread) {
     struct rk_calendar *calendar = &thread->calendar;
     struct rk_stream *stream = &thread->streams[RK_CLOCK];
     if (RK_UNLIKELY(!stream->id)) return false; /* nothing was read yet, and so nothing is opened for files' times */
@@ -117,7 +117,9 @@ struct stretch {
 };
 
 #define STRETCHES 512
-#define JITTER    (SECOND / 10)
+#define DOUBLINGS 16
+#define JITTER    (SECOND / 1000) /* before the first doubling */
+#define TICK      (SECOND / 500)  /* files' times lag: a loop that waits for an age shall not look once more for it */
 
 static struct stretch stretches[STRETCHES];
 static uint32_t stretch_count;
@@ -126,7 +128,7 @@ static uint32_t stretch_count;
 static void note(int64_t now, int64_t ahead) {
     uint32_t count = __atomic_load_n(&stretch_count, __ATOMIC_ACQUIRE);
     int64_t moved = ahead - (count ? stretches[count - 1].ahead : rk_plan.ahead);
-    int64_t least = JITTER << count / (STRETCHES / 8);
+    int64_t least = JITTER << count / (STRETCHES / DOUBLINGS);
     if (RK_LIKELY(moved <= least && moved >= -least)) return;
     if (__atomic_exchange_n(&rk_process->noting, 1, __ATOMIC_ACQUIRE)) return;
     count = __atomic_load_n(&stretch_count, __ATOMIC_ACQUIRE);
@@ -145,7 +147,7 @@ int64_t rk_calendar_of_file(int64_t time) {
     if ((!ahead && !count) || time <= rk_calendar_expected()) return time;
     for (uint32_t i = 0; i < count && stretches[i].from <= then; i++)
         ahead = __atomic_load_n(&stretches[i].ahead, __ATOMIC_RELAXED);
-    return then + ahead;
+    return then + ahead - TICK;
 }
 
 /* ---- replay: other threads --------------------------------------------------------------------------------------- */
@@ -223,25 +225,34 @@ static bool is_akin(uint16_t left, uint16_t right) { return left >> 8 == right >
 
 enum choice { NOT_RECORDED, DOUBTFUL, FIRM };
 
-/* Decides whether this read is the next recorded one, or one behind it, which then becomes the next. */
-static enum choice choose(struct rk_thread *thread, uint16_t place, int64_t limit, int64_t most) {
+/* Looks for this read behind the next recorded one. */
+static __attribute__((noinline)) enum choice choose_behind(struct rk_thread *thread, uint16_t place, int64_t limit,
+                                                           int64_t most) {
     struct rk_calendar *calendar = &thread->calendar;
     struct rk_moment *next = &calendar->next;
-    if (!has_next(thread)) return NOT_RECORDED;
-    if (next->place == 0) return FIRM;
-    if (next->time > most) return NOT_RECORDED;
-    if (next->place == place && !is_recent(calendar, place)) return FIRM;
-    if (next->place == place) return next->time <= limit ? DOUBTFUL : NOT_RECORDED;
+    if (place == calendar->places[0] && next->place == calendar->recorded && next->time <= limit) return DOUBTFUL;
     if (place == calendar->places[0] || place == calendar->missed) return NOT_RECORDED;
     struct rk_moment later = *next;
-    if (limit > most) limit = most;
-    if (rk_moment_find(&thread->streams[RK_CLOCK], place, limit, WINDOW, &later)) {
-        while (next->record != later.record && has_next(thread)) pass(thread);
-        return has_next(thread) && next->record == later.record ? DOUBTFUL : NOT_RECORDED;
+    bool is_there = rk_moment_find(&thread->streams[RK_CLOCK], place, calendar->places, limit, WINDOW, &later);
+    if (is_there && later.time <= most) {
+        while (has_next(thread) && next->record != later.record) pass(thread);
+        return !has_next(thread) ? NOT_RECORDED : later.time > limit ? FIRM : DOUBTFUL;
     }
     if (!was_passed(calendar, place) && is_akin(place, next->place) && next->time <= limit) return DOUBTFUL;
     calendar->missed = place;
     return NOT_RECORDED;
+}
+
+/* Decides whether this read is the next recorded one, or one behind it, which then becomes the next. */
+static inline enum choice choose(struct rk_thread *thread, uint16_t place, int64_t limit, int64_t most) {
+    const struct rk_calendar *calendar = &thread->calendar;
+    const struct rk_moment *next = &calendar->next;
+    if (RK_UNLIKELY(!has_next(thread))) return NOT_RECORDED;
+    if (RK_UNLIKELY(next->place == 0)) return FIRM;
+    if (RK_UNLIKELY(next->time > most)) return NOT_RECORDED;
+    if (RK_UNLIKELY(next->place != place)) return choose_behind(thread, place, limit, most);
+    if (!is_recent(calendar, place)) return FIRM;
+    return next->time <= limit ? DOUBTFUL : NOT_RECORDED;
 }
 
 static int64_t tell_recorded(struct rk_thread *thread, enum choice choice, int64_t expected, int64_t now) {
@@ -251,6 +262,7 @@ static int64_t tell_recorded(struct rk_thread *thread, enum choice choice, int64
         calendar->lead += time - expected;
         if (calendar->lead < 0) calendar->lead = 0;
     }
+    calendar->recorded = calendar->next.place;
     pass(thread);
     if (time < calendar->floor) time = calendar->floor;
     calendar->ahead = time - now;

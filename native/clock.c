@@ -197,6 +197,7 @@ enum {
     TAKES_SECOND = 4, /* as its second */
     PLACES = 8,       /* gives a file a name */
     DEVICE = 16,      /* opens or reads a file, which may be the device */
+    TIME = 32,        /* tells the time of day */
 };
 
 /* What to do for each system call number. The assembly in urandom_hook.c reads this table. */
@@ -208,10 +209,10 @@ __attribute__((visibility("hidden"))) const uint8_t rk_diverted[RK_DIVERTED] = {
     [SYS_open] = DEVICE,
 #endif
     [SYS_futex] = ANSWERED,
-    [SYS_clock_gettime] = ANSWERED,
-    [SYS_gettimeofday] = ANSWERED,
+    [SYS_clock_gettime] = TIME,
+    [SYS_gettimeofday] = TIME,
 #ifdef SYS_time
-    [SYS_time] = ANSWERED,
+    [SYS_time] = TIME,
 #endif
     [SYS_getpid] = ANSWERED,
     [SYS_getppid] = ANSWERED,
@@ -263,20 +264,18 @@ __attribute__((visibility("hidden"))) const uint8_t rk_diverted[RK_DIVERTED] = {
     [SYS_unlinkat] = PLACES,
 };
 
-/* Returns whether a system call asked for the time of day. An address that is none is left to the kernel. */
-static bool answers_time(long number, long a, long b, const void *caller, long *result) {
+/* Replaces what a system call has told of the time of day. The kernel was asked first, as it checks the address. */
+static long tell_time(long number, long a, long b, long result, const void *caller) {
     bool is_clock = number == SYS_clock_gettime && is_time_of_day((clockid_t)a) && b;
-    bool is_day = number == SYS_gettimeofday && a && !b;
-    *result = 0;
+    bool is_day = number == SYS_gettimeofday && a;
 #ifdef SYS_time
-    if (number == SYS_time && !a && is_on(caller))
-        return *result = (long)(read_time(CLOCK_REALTIME_COARSE, caller) / SECOND), true;
+    if (number == SYS_time && !a && is_on(caller)) return (long)(read_time(CLOCK_REALTIME_COARSE, caller) / SECOND);
 #endif
-    if ((!is_clock && !is_day) || !is_on(caller)) return false;
+    if (result != 0 || (!is_clock && !is_day) || !is_on(caller)) return result;
     int64_t time = read_time(is_clock ? (clockid_t)a : CLOCK_REALTIME, caller);
     if (is_clock) set_timespec((struct timespec *)b, time);
     if (is_day) *(struct timeval *)a = (struct timeval){time / SECOND, time % SECOND / 1000};
-    return true;
+    return 0;
 }
 
 /* std::future and abseil wait by syscall(SYS_futex, ...); many ask for their thread by SYS_gettid. */
@@ -287,9 +286,9 @@ __attribute__((visibility("hidden"))) long rk_syscall_diverted(long number, long
     if (rk_diverted[number] & PLACES) return rk_syscall_placed(number, a, b, c, d, e);
     if (rk_diverted[number] & DEVICE) return rk_syscall_device(number, a, b, c, d, e, f, RK_CALLER());
     if (rk_diverted[number] & ANSWERED && rk_syscall_pid(number, RK_CALLER(), &id)) return id;
-    if (rk_diverted[number] & ANSWERED && answers_time(number, a, b, RK_CALLER(), &id)) return id;
     if (rk_diverted[number] & TAKES_FIRST) a = rk_real_pid((pid_t)a);
     if (rk_diverted[number] & TAKES_SECOND) b = rk_real_pid((pid_t)b);
     if (number == SYS_futex && waits_until(b)) d = (long)deadline((const struct timespec *)d, &moved, RK_CALLER());
-    return RK_REAL(syscall)(number, a, b, c, d, e, f);
+    long result = RK_REAL(syscall)(number, a, b, c, d, e, f);
+    return rk_diverted[number] & TIME ? tell_time(number, a, b, result, RK_CALLER()) : result;
 }

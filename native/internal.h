@@ -175,6 +175,7 @@ struct rk_calendar {
     struct rk_moment next;
     uint8_t has_next;   /* enum rk_next */
     uint16_t places[2]; /* of the last reads */
+    uint16_t recorded;  /* of the recorded read that was told last */
     uint16_t missed;    /* a place that was looked for behind next, and is not there */
     uint64_t passed[4]; /* Bloom filter of one hash: places in the recording before next */
 };
@@ -370,7 +371,8 @@ bool rk_replay_find(const char *thread, struct rk_stream *stream, uint8_t source
 /* Recorded reads of the clock: the next one, how to leave it behind, and one of a place behind it. */
 bool rk_moment_next(struct rk_stream *stream, int64_t last, struct rk_moment *moment);
 void rk_moment_pass(struct rk_stream *stream, const struct rk_moment *moment);
-bool rk_moment_find(const struct rk_stream *stream, uint16_t place, int64_t limit, int most, struct rk_moment *moment);
+bool rk_moment_find(const struct rk_stream *stream, uint16_t place, const uint16_t loop[2], int64_t limit, int window,
+                    struct rk_moment *moment);
 
 /* ---- check.c, chacha20.c ------------------------------------------------------------------------ */
 
@@ -509,7 +511,7 @@ int rk_show_times(int result, struct stat *status, const char *path, const void 
 
 /* ---- clock.c ---------------------------------------------------------------------------------------- */
 
-#define RK_LATEST INT64_C(9000000000000000000) /* nanoseconds since 1970: larger numbers mean "for ever" */
+#define RK_LATEST INT64_C(4000000000000000000) /* nanoseconds since 1970: larger numbers mean "for ever" */
 
 int64_t rk_clock_now(int id); /* nanoseconds of the kernel's clock */
 

@@ -398,9 +398,27 @@ static bool find_exact(struct rk_stream *stream, const struct request *request, 
 
 /* ---- the clock --------------------------------------------------------------------------------------- */
 
+static int64_t bounded(int64_t time) { return time < 0 || time > RK_LATEST ? RK_LATEST : time; }
+
+/* The usual record of the clock, without a detour. */
+static inline bool read_time(const struct rk_reader *reader, int64_t last, struct rk_moment *moment) {
+    const uint8_t *at = reader->at;
+    if (reader->end - at < 1 + PLACE + 4 + 4 || *at != RK_TAG_TIME) return false;
+    uint64_t seed = (uint64_t)reader->previous << 8 | RK_TAG_TIME;
+    uint32_t expected = (uint32_t)load(at + 1 + PLACE + 4, 4);
+    if (RK_UNLIKELY(check_time(at + 1, seed) != expected)) return false;
+    *moment = (struct rk_moment){.time = bounded(last + (int64_t)load(at + 1 + PLACE, 4)),
+                                 .record = at,
+                                 .next = at + 1 + PLACE + 4 + 4,
+                                 .check = expected,
+                                 .place = (uint16_t)load(at + 1, PLACE)};
+    return true;
+}
+
 /* Reads up to the next record of the clock. Before format 4 they were events, without a place. */
 static bool read_moment(struct rk_reader *reader, uint64_t stream, int64_t last, struct rk_moment *moment) {
     struct event event;
+    if (RK_LIKELY(read_time(reader, last, moment))) return true;
     for (; read_record(reader, stream, &event, NULL); advance(reader, &event)) {
         const uint8_t *body = event.record + 1;
         bool is_plain = is_event(&event) && event.source == RK_SOURCE_CLOCK && event.given == sizeof(moment->time) &&
@@ -409,10 +427,9 @@ static bool read_moment(struct rk_reader *reader, uint64_t stream, int64_t last,
         if (!is_plain && tag != RK_TAG_TIME && tag != RK_TAG_DATE) continue;
         *moment = (struct rk_moment){.record = event.record, .next = event.next, .check = event.check};
         if (!is_plain) moment->place = (uint16_t)load(body, PLACE);
-        moment->time = is_plain             ? (int64_t)load(event.bytes, 8)
-                       : tag == RK_TAG_DATE ? (int64_t)load(body + PLACE, 8)
-                                            : last + (int64_t)load(body + PLACE, 4);
-        if (moment->time < 0 || moment->time > RK_LATEST) moment->time = RK_LATEST;
+        moment->time = bounded(is_plain             ? (int64_t)load(event.bytes, 8)
+                               : tag == RK_TAG_DATE ? (int64_t)load(body + PLACE, 8)
+                                                    : last + (int64_t)load(body + PLACE, 4));
         return true;
     }
     return false;
@@ -433,12 +450,17 @@ static void pass_moment(struct rk_reader *reader, const struct rk_moment *moment
 
 void rk_moment_pass(struct rk_stream *stream, const struct rk_moment *moment) { pass_moment(&stream->reader, moment); }
 
-/* Finds the first read by a place behind `moment`, among so many and not later than `limit`. */
-bool rk_moment_find(const struct rk_stream *stream, uint16_t place, int64_t limit, int most, struct rk_moment *moment) {
+/* Finds the first read by a place behind `moment`, in a window. Behind reads that are not of a loop's two places it may
+ * not be later than `limit`. */
+bool rk_moment_find(const struct rk_stream *stream, uint16_t place, const uint16_t loop[2], int64_t limit, int window,
+                    struct rk_moment *moment) {
     struct rk_reader reader = stream->reader;
-    for (int i = 0; i < most; i++) {
+    bool is_left_over = true;
+    for (int i = 0; i < window; i++) {
+        is_left_over &= moment->place == loop[0] || moment->place == loop[1];
         pass_moment(&reader, moment);
-        if (!read_moment(&reader, stream->id, moment->time, moment) || moment->time > limit) return false;
+        if (!read_moment(&reader, stream->id, moment->time, moment)) return false;
+        if (!is_left_over && moment->time > limit) return false;
         if (moment->place == place) return true;
     }
     return false;

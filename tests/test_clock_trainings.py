@@ -50,15 +50,16 @@ def test_keras(reprokit: Reprokit) -> None:
 
 def test_a_seed_from_the_clock_in_native_code_is_told(reprokit: Reprokit) -> None:
     script = str(TRAININGS / "native_clock.py")
-    recorded = reprokit.run("record", "-o", "recorded", "--", sys.executable, script)
+    recorded = reprokit.run("record", "--no-calendar", "-o", "recorded", "--", sys.executable, script)
     assert "native code reads the clock (" in recorded.stderr
     assert [source["source"] for source in reprokit.facts("recorded")["uncovered"]].count("clock") == 1
+    assert reprokit.facts("recorded")["calendar"] is False
     assert reprokit.run("replay", "recorded", "-o", "other").returncode == 0
     assert reprokit.run("verify", "recorded", "other").returncode == 1
-    clocked = reprokit.run("record", "--clock", "-o", "clocked", "--", sys.executable, script)
-    assert "reads the clock" not in clocked.stderr
-    assert reprokit.run("replay", "clocked", "-o", "replayed").returncode == 0
-    assert reprokit.run("verify", "clocked", "replayed").returncode == 0
+    told = reprokit.run("record", "-o", "told", "--", sys.executable, script)
+    assert "reads the clock" not in told.stderr
+    assert reprokit.run("replay", "told", "-o", "replayed").returncode == 0
+    assert reprokit.run("verify", "told", "replayed").returncode == 0
 
 
 @pytest.mark.slow
@@ -66,7 +67,7 @@ def test_a_seed_from_the_clock_in_native_code_is_told(reprokit: Reprokit) -> Non
 def test_polars(reprokit: Reprokit) -> None:
     """Its hash tables are seeded from the clock; with two threads, by whoever reads it first."""
     command = [sys.executable, str(TRAININGS / "polars_groups.py")]
-    recorded = reprokit.run("record", "--patch", "threads=1", "-o", "unclocked", "--", *command)
+    recorded = reprokit.run("record", "--no-calendar", "--patch", "threads=1", "-o", "unclocked", "--", *command)
     assert "polars seeds hash tables from the clock" in recorded.stderr
     assert reprokit.run("replay", "unclocked", "-o", "other").stdout != recorded.stdout != ""
     recorded = reprokit.run("record", "--clock", "--patch", "threads=1", "-o", "recorded", "--", *command)

@@ -12,7 +12,7 @@ from reprokit.entropy.files import CHUNK_HEAD, FORMAT, HEAD
 
 CORPUS = Path(__file__).parent / "corpus"
 HEAD_CHECK = 544
-GETRANDOM, DEVICE, STREAM, RANDOM_DEVICE = 1, 7, 8, 10
+GETRANDOM, DEVICE, STREAM, RANDOM_DEVICE, CLOCK = 1, 7, 8, 10, 16
 
 
 @dataclass
@@ -30,6 +30,13 @@ class Thread:
 
     def _add(self, tag: int, body: bytes) -> None:
         self.records += bytes([tag]) + body + bytes(4)
+
+    def moment(self, place: int, time: int, since: int | None = None) -> Thread:
+        """A read of the clock: the time itself, or what passed since the one before."""
+        body = struct.pack("<HQ", place, time) if since is None else struct.pack("<HI", place, since)
+        self._add(7 if since is None else 6, body)
+        self.events += 1
+        return self
 
     def counts(self, mode: int) -> tuple[int, int]:
         """Of events and bytes for a chunk's head: a replay counts elsewhere."""
@@ -128,7 +135,7 @@ def _length(file: bytearray, at: int, state: _State) -> int:
             _, _, flags, _, given = struct.unpack_from("<BHBQQ", file, at + 1)
             state.payload = 0 if flags & 1 else given
             return 20 + state.payload
-        return {4: state.payload, 5: 12}.get(file[at], -1)
+        return {4: state.payload, 5: 12, 6: 6, 7: 10}.get(file[at], -1)
     except (IndexError, struct.error):
         return -1
 
@@ -156,6 +163,11 @@ def seeds() -> dict[str, bytes]:
         "large": profile(Thread("m").event(GETRANDOM, 0x10, pattern[:5000])),
         "chunks": profile(
             *(Thread("m.1").event(GETRANDOM, site, pattern[:8]) for site in (0x10, 0x20, 0x30)), chunk=64
+        ),
+        "clock": profile(
+            Thread("m").event(GETRANDOM, 0x10, pattern[:16]),
+            Thread("m#clock").moment(0x101, 10**18).moment(0x102, 0, since=7).moment(0x101, 0, since=10**9),
+            Thread("m.1#clock").event(CLOCK, 0x20, pattern[8:16]).repeat(pattern[:8]).moment(0x101, 2**63),
         ),
         "mismatches": profile(Thread("m").event(GETRANDOM, 0x10, b"").mismatch(GETRANDOM, 0x10, 2, 16), mode=2),
     }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "../../native/internal.h"
@@ -99,6 +100,7 @@ EXPORTED int fuzz_start(const char *directory) {
     if (!rk_identity_start("0")) return 1;
     rk_plan.mode = RK_MODE_REPLAY;
     rk_plan.policy = RK_POLICY_LIVE;
+    rk_plan.calendar = 1;
     char path[1024];
     size_t length = rk_append(rk_plan.profile, sizeof(rk_plan.profile), 0, directory);
     if (length + 1 == sizeof(rk_plan.profile)) return 2;
@@ -164,6 +166,15 @@ static void ask_for_all(void) {
     ask(RK_SOURCE_GETRANDOM, 0x20, 8);
 }
 
+/* Whatever was recorded, the time is one that a program can have. */
+static void read_clock(void) {
+    for (uint16_t i = 0; i < 12; i++) {
+        int64_t time = rk_calendar_read(CLOCK_REALTIME, (uint16_t)(i % 4 + 0x101));
+        int64_t shown = rk_calendar_of_file(RK_LATEST - i);
+        if (time < 0 || time > RK_LATEST + RK_LATEST / 4 || shown < 0) abort();
+    }
+}
+
 static void replay(bool is_forked) {
     rk_is_forked = is_forked;
     begin_process();
@@ -172,6 +183,7 @@ static void replay(bool is_forked) {
     for (size_t i = 0; i < RK_LENGTH(threads); i++) {
         begin_thread(threads[i]);
         ask_for_all();
+        read_clock();
     }
     unmap_all();
 }

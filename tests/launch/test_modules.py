@@ -61,9 +61,11 @@ def library(tmp_path: Path) -> Callable[..., Path]:
     return compile_text
 
 
-def collect(tmp_path: Path, *lines: str | Path, include_crypto: bool = False) -> modules.ModuleFindings:
+def collect(
+    tmp_path: Path, *lines: str | Path, include_crypto: bool = False, calendar: bool = False
+) -> modules.ModuleFindings:
     (tmp_path / "modules.paths").write_bytes(b"".join(os.fsencode(line) + b"\n" for line in lines))
-    return modules.collect(tmp_path, tmp_path, include_crypto, lambda: False)
+    return modules.collect(tmp_path, tmp_path, include_crypto, lambda: False, calendar=calendar)
 
 
 def names_in(file: BinaryIO) -> set[str]:
@@ -274,11 +276,15 @@ def test_the_search_can_be_interrupted(tmp_path: Path) -> None:
 
 def test_native_code_that_may_seed_itself_from_the_clock(tmp_path: Path) -> None:
     quiet = [tmp_path / "lib/libhdf5.so", tmp_path / "venv/lib/site-packages/torch.so", tmp_path / "python3.12"]
-    readers = [tmp_path / "model.so", "/opt/polars/_polars_runtime.abi3.so", "/usr/lib/libffi.so.8", "/usr/lib/libm.so"]
-    found = collect(tmp_path, *(f"clock {path}" for path in (*readers, *quiet)))
-    assert [one.module for one in found.noted] == sorted(map(str, readers[:3]))
-    assert found.uncovered == found.noted
-    assert all("record with --clock" in one.text for one in found.noted)
+    seeding = [tmp_path / "model.so", "/opt/polars/_polars_runtime.abi3.so", "/usr/lib/libffi.so.8", "/usr/bin/mawk"]
+    lines = [f"clock {path}" for path in (*seeding, "/usr/lib/libm.so", *quiet)]
+    for calendar, words in ((True, "in threads of its own"), (False, "")):
+        found = collect(tmp_path, *lines, calendar=calendar)
+        assert [one.module for one in found.noted] == sorted(map(str, seeding))
+        assert found.uncovered == found.noted
+        assert all(words in one.text for one in found.noted)
+        advice = "record with --clock" if calendar else "record without --no-calendar"
+        assert ["polars" in one.text or one.text.endswith(advice) for one in found.noted] == [True] * 4
 
 
 def reported(run: Path, *lines: dict[str, object]) -> Callable[[str], bool]:

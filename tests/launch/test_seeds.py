@@ -21,7 +21,7 @@ SCRIPT = training_text("seeded_children.py")
 
 def test_seeds_in_children_and_threads(reprokit: Reprokit) -> None:
     script = str(reprokit.script("train.py", SCRIPT))
-    recorded = reprokit.run("record", "-o", "recorded", "--", sys.executable, script)
+    recorded = reprokit.run("record", "--no-calendar", "-o", "recorded", "--", sys.executable, script)
     for number in range(2):
         replayed = reprokit.run("replay", "recorded", "-o", f"replayed{number}")
         assert replayed.stdout == recorded.stdout != ""
@@ -42,7 +42,7 @@ def test_a_seed_that_the_framework_hands_on(reprokit: Reprokit) -> None:
     script = training_text("pytorch_distributed_sampler.py")
     command = [sys.executable, str(reprokit.script("train.py", script))]
     bare = [subprocess.run(command, cwd=reprokit.directory, capture_output=True, text=True).stdout for _ in range(2)]
-    recorded = reprokit.run("record", "-o", "recorded", "--", *command)
+    recorded = reprokit.run("record", "--no-calendar", "-o", "recorded", "--", *command)
     assert len({*bare, recorded.stdout}) == 3
     for number in range(2):
         replayed = reprokit.run("replay", "recorded", "-o", f"replayed{number}")
