@@ -223,7 +223,7 @@ def test_threads_that_python_does_not_know_read_unrecorded(shim: Shim, tmp_path:
     """But with --clock; and who reads there is told."""
     (tmp_path / "library.c").write_text(FOREIGN)
     library = tmp_path / "library.so"
-    assert os.system(f"gcc -shared -fPIC -o '{library}' '{tmp_path}/library.c' -lpthread") == 0  # noqa: S605
+    assert os.system(f"gcc -shared -fPIC -o '{library}' '{tmp_path}/library.c' -lpthread") == 0
     command = [sys.executable, "-S", "-c", f"import ctypes; ctypes.CDLL('{library}').from_a_thread()"]
     recorded = shim.record(command, plan=CALENDAR)
     assert {read.thread for read in reads(shim)} == {"m#clock"}

@@ -51,7 +51,7 @@ def test_a_command_that_repeats_by_itself_is_said_to(reprokit: Reprokit) -> None
 
 def test_the_clock_is_recorded_once_entropy_was_not_all_and_the_recipe_goes_straight_there(reprokit: Reprokit) -> None:
     command = ("sh", "-c", "date +%s%N > now.txt")
-    done = reproduce(reprokit, *command, options=("--pairs", "1"))
+    done = reproduce(reprokit, *command, options=("--pairs", "1", "--no-calendar"))
     out = reprokit.directory / "out"
     assert done.returncode == 0
     assert phases(out) == ["bare", "cure"]
@@ -61,6 +61,11 @@ def test_the_clock_is_recorded_once_entropy_was_not_all_and_the_recipe_goes_stra
     assert reprokit.facts("run")["clock"]
     assert reprokit.run("replay", "run", "-o", "again").returncode == 0
     assert reprokit.run("verify", "run", "again").returncode == 0
+
+
+def test_the_time_of_day_needs_no_option(reprokit: Reprokit) -> None:
+    done = reproduce(reprokit, "sh", "-c", "date +%s%N > now.txt", options=("--pairs", "1"))
+    assert (done.returncode, phases(reprokit.directory / "out")) == (0, ["bare", "entropy"])
 
 
 def test_what_nothing_cures_ends_with_1_and_says_what_was_tried(reprokit: Reprokit) -> None:

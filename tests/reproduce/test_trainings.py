@@ -52,13 +52,13 @@ def reproduced(
 
 
 def test_native_code_that_seeds_itself_from_the_clock_needs_the_clock_recorded(reprokit: Reprokit) -> None:
-    found = reproduced(reprokit, "native_clock")
+    found = reproduced(reprokit, "native_clock", "--no-calendar")
     assert (found.status, found.journal["settings"]["clock"], found.journal["settings"]["patches"]) == (0, True, [])
     assert found.kinds == ["record", "replay", "replay"]
 
 
 def test_the_line_of_the_script_that_reads_the_clock_is_named(reprokit: Reprokit) -> None:
-    found = reproduced(reprokit, "clocked_script", pairs=())
+    found = reproduced(reprokit, "clocked_script", "--no-calendar", pairs=())
     (change,) = found.journal["changes"]
     assert (found.status, change["option"]) == (0, "--clock")
     assert found.kinds == ["record", "replay", "replay", "replay"]
@@ -124,7 +124,7 @@ def test_a_training_that_seeds_itself_needs_its_entropy_recorded(reprokit: Repro
 @pytest.mark.torch
 @pytest.mark.extended
 def test_a_clock_beside_a_framework_takes_four_trainings(reprokit: Reprokit) -> None:
-    found = reproduced(reprokit, "pytorch_clocked", pairs=("--pairs", "2"))
+    found = reproduced(reprokit, "pytorch_clocked", "--no-calendar", pairs=("--pairs", "2"))
     assert (found.status, found.journal["settings"]["clock"], found.journal["settings"]["patches"]) == (0, True, [])
     assert found.kinds == ["record", "replay", "replay", "replay"]
     assert found.phases == ["bare", "locate", "cure"]
