@@ -32,8 +32,10 @@ class RecordedFiles:
         self.directory = self._directory if self._moved is None else self._before(self._directory)
         self._files = {file.path: file for file in outputs.files if self._may_be_moved(file.path)}
         self._links = {link.path: link for link in outputs.links if self._may_be_moved(link.path)}
-        entries = [] if outputs.past_the_shim else [*self._files.values(), *self._links.values()]
-        self.unseen = {entry.path for entry in entries if entry.unseen}  # perhaps another program's
+        # Perhaps another program's:
+        unseen = {name for name, file in self._files.items() if file.unseen}
+        unseen |= {name for name, link in self._links.items() if link.unseen}
+        self.unseen = set() if outputs.past_the_shim else unseen
         self.found: dict[str, FoundFile] = {file.path: file for file in outputs.found if self._may_be_moved(file.path)}
         self.directories = set(filter(self._may_be_moved, outputs.directories)) - self.found.keys()
         self.names = {*self._files, *self._links, *self.found, *self.directories}
