@@ -12,7 +12,7 @@ from tests.support import Done, Reprokit, rest_slow
 
 TRAINING = str(Path(__file__).parent.parent / "trainings" / "ordered_diverging.py")
 LONGEST = 8.0  # seconds by which a replay may take longer than its recording; one time-out takes 10
-AT_ONCE = ["absent", "blocked", "circular", "queues", "polls", "timers", "sockets", "processes", "killed"]
+AT_ONCE = ["absent", "blocked", "circular", "queues", "polls", "sockets", "processes", "killed"]
 
 
 def diverged(reprokit: Reprokit, kind: str) -> tuple[Done, float]:

@@ -130,19 +130,6 @@ def timed():
         thread.join()
 
 
-def timers():
-    """A loop makes other timers and tasks than before."""
-
-    async def main():
-        loop = asyncio.get_running_loop()
-        for number in range(20):
-            sleeps = [asyncio.sleep(0.001), asyncio.sleep(0.002)] + ([] if OTHER else [asyncio.sleep(0.0015)])
-            jobs = [loop.run_in_executor(None, time.sleep, 0.0012)] * (1 if OTHER and number % 2 else 2)
-            await asyncio.gather(*sleeps, *jobs)
-
-    asyncio.run(main())
-
-
 def sockets():
     """A loop reads its bytes in other pieces, and so makes other timers."""
 

@@ -103,10 +103,10 @@ class RecordedTracks:
         self._tracks = None
 
 
-def _number(first: bytes) -> float:
+def _number(beginning: bytes) -> float:
     """Return the number of seconds in the first line of a file that begins so; 0 if there is none."""
-    digits = first.partition(b"\n")[0].replace(b".", b"", 1)
-    return float(first.partition(b"\n")[0]) if digits.isdigit() else 0.0
+    line, end, _ = beginning.partition(b"\n")
+    return float(line) if end and line.replace(b".", b"", 1).isdigit() else 0.0
 
 
 def _add(tracks: dict[str, list[str]], line: bytes) -> None:
