@@ -194,15 +194,6 @@ def test_accelerate(reprokit: Reprokit) -> None:
 
 
 @with_mpi
-def test_dask(reprokit: Reprokit) -> None:
-    """Which worker takes which task is a race: the sum is as it was, and orders that do not fit do not hang it."""
-    recorded = reprokit.run("record", "-o", "one", "--", str(MPI), str(TRAININGS / "dask_sums.py"))
-    assert recorded.returncode == 0, recorded.stderr[-3000:]
-    replayed = reprokit.run("replay", "one")
-    assert replayed.stdout == recorded.stdout != "", replayed.stderr[-3000:]
-
-
-@with_mpi
 def test_actors_and_tasks_of_ray(reprokit: Reprokit, monkeypatch: pytest.MonkeyPatch) -> None:
     """What actors draw and which task is done first is as recorded."""
     settings = {"AUTH_MODE": "disabled", "USAGE_STATS_ENABLED": "0", "raylet_start_wait_time_s": "100"}

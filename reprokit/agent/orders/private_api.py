@@ -1,4 +1,4 @@
-"""Lists the private names of the standard library and of joblib that orders depend on, and the versions seen with them.
+"""Lists the private names of Python, joblib and Dask that orders depend on, and the versions seen with them.
 
 A test in tests/agent/test_orders.py fails for names that a release lacks. A missing method is not patched.
 """
@@ -25,6 +25,11 @@ SEEN = {
     "asyncio.events.Handle._run": "3.7 to 3.13, as are its _callback and _args",
     "asyncio.events._get_running_loop": "3.7 to 3.13",
     "asyncio.timeouts.Timeout": "3.11 to 3.13, as are its _when, _timeout_handler and _on_timeout",
+    "asyncio.selector_events.BaseSelectorEventLoop._add_reader": "3.7 to 3.13, as are _add_writer, and a loop's _ssock",
+    "dask.sizeof.random": "2026.8: the module, of which it calls sample",
+    "distributed.scheduler.SchedulerState._add_to_processing": "2026.8, as is its running, and valid_workers",
+    "distributed.scheduler.SchedulerState._exit_processing_common": "2026.8, as are a task's key and processing_on",
+    "distributed.stealing.WorkStealing.move_task_request": "2026.8, as is its scheduler",
     "joblib._parallel_backends.AutoBatchingMixin.compute_batch_size": "1.6",
     "joblib.pool.CustomizablePicklingQueue._make_methods": "1.6",
     "joblib.parallel.Parallel._register_new_job": "1.6",
