@@ -91,7 +91,7 @@ def test_a_disk_that_fills_before_python_starts_is_the_reason(reprokit: Reprokit
 def test_a_lack_of_memory_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(*arguments: object) -> None:
+    def fail(*arguments: object, **keywords: object) -> None:
         raise MemoryError
 
     run = RunFile(run_id="1", kind="record", reprokit="1", command=["true"], working_directory="/")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import py_compile
+import shutil
 import signal
 import subprocess
 import sys
@@ -151,7 +152,7 @@ import multiprocessing, os, sys, tempfile
 from multiprocessing import shared_memory
 shared = shared_memory.SharedMemory("shared" + place[9:].replace("/", ""), create=True, size=10)
 lock, array = multiprocessing.Lock(), multiprocessing.Array("d", 100)
-tempfile.NamedTemporaryFile(dir=place, delete=False).close()  # as glibc's shm_open did before 2.34
+tempfile.NamedTemporaryFile(dir=place + ".shm", delete=False).close()  # as glibc's shm_open did before 2.34
 data = open(place + "/data").read()
 open(place + "/part", "w").write(data)
 os.rename(place + "/part", place + "/model.pt")
@@ -162,7 +163,9 @@ shared.unlink()
 """
     with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
         Path(place, "data").write_text("rows")
+        (segments := Path(f"{place}.shm")).mkdir()
         done = reprokit.record(*python(f"place = {place!r}\n{code}"))
+        shutil.rmtree(segments)
         assert done.returncode == 0, done.stderr
     written = json.loads((reprokit.last / "outputs.json").read_text())
     assert ([file["path"] for file in written["files"]], written["gone"]) == ([f"{place}/model.pt"], [])

@@ -203,7 +203,7 @@ def _printed_stream(process: ProcessConsole, stream: int) -> _PrintedStream:
         for name, thread_pieces in by_thread.items()
         if len(names) > 1
     }
-    return _PrintedStream(first, last, bars + more_bars, threads, process.is_whole or not pieces)
+    return _PrintedStream(first, last, bars + more_bars, threads, process.begun and (process.is_whole or not pieces))
 
 
 def _compare_streams(left: _PrintedStream, right: _PrintedStream, contexts: Contexts) -> LinesComparison:

@@ -115,6 +115,7 @@ def _entropy(summary: RunSummary) -> Iterator[tuple[str, str]]:
             (
                 f"keyed: {profile.events} requests, {profile.entropy} bytes given to {profile.processes} processes and"
                 f" {profile.threads} threads from a 256-bit key; nothing else is stored"
+                f"{' but the time of day' if run.calendar else ''}"
             ),
         )
     elif profile is not None:
