@@ -63,6 +63,7 @@ class _PrintedStream:
     bars: int
     threads: dict[str, list[PrintedLine]]  # lines of each thread, if several printed
     is_whole: bool
+    has_all: bool  # whether all that the process printed is kept, to any stream
     left_out: tuple[PrintedLine, ...] = ()  # of which the user's rules leave nothing
 
     @property
@@ -161,7 +162,7 @@ def _leaf_of(
         return Difference(title, Verdict.NOT_RECORDED, detail=detail) if detail else None
     if not left_stream.lines or not right_stream.lines:
         without_lines = right_stream if left_stream.lines else left_stream
-        if not without_lines.is_whole:
+        if not without_lines.has_all:
             return Difference(title, Verdict.NOT_RECORDED, str(left_stream), str(right_stream), UNKNOWN)
         return missing(title, str(left_stream), str(right_stream))
     comparison = _compare_streams(left_stream, right_stream, contexts)
@@ -203,7 +204,7 @@ def _printed_stream(process: ProcessConsole, stream: int) -> _PrintedStream:
         for name, thread_pieces in by_thread.items()
         if len(names) > 1
     }
-    return _PrintedStream(first, last, bars + more_bars, threads, process.begun and (process.is_whole or not pieces))
+    return _PrintedStream(first, last, bars + more_bars, threads, process.is_whole or not pieces, process.is_whole)
 
 
 def _compare_streams(left: _PrintedStream, right: _PrintedStream, contexts: Contexts) -> LinesComparison:
