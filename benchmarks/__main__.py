@@ -1,6 +1,6 @@
 """python -m benchmarks [NAME...]
 
-capture, collectives, diff, ledger, locate, orders, patches, profile, recording, requests, resume, startup,
+capture, clock, collectives, diff, ledger, locate, orders, patches, profile, recording, requests, resume, startup,
 supervisor, tensors, throughput, trail, training, trees; or all of these. And paper, alone: the paper's trainings in its
 setups, 512 runs in some 45 minutes, which go on where they stopped.
 """
@@ -11,6 +11,7 @@ import argparse
 
 from benchmarks import (
     capture,
+    clock,
     collectives,
     diff,
     ledger,
@@ -34,6 +35,7 @@ from benchmarks.paper import measure as paper
 
 BENCHMARKS = {
     "capture": capture.main,
+    "clock": clock.main,
     "collectives": collectives.main,
     "ledger": ledger.main,
     "locate": locate.main,

@@ -95,7 +95,7 @@ class Laboratory:
     def _replay_plan(self, recording: Attempt, name: str, *, clock: bool) -> Plan:
         work = self._work
         plan = replay_plan(self._run_of(recording), work.place / RUNS / name, keep_outputs=work.keep_outputs)
-        return msgspec.structs.replace(plan, clock=clock and plan.clock)
+        return msgspec.structs.replace(plan, clock=clock and plan.clock, calendar=work.calendar)
 
     def profile(self, settings: RecipeSettings, name: str, recording: Attempt | None = None) -> ProfileOutcome:
         """Profile a new recording, or a replay of a recording with its clock."""
@@ -115,7 +115,7 @@ class Laboratory:
             warn(f"the profile could not be read: {error}")
             return ProfileOutcome(attempt, (), (str(error),))
         findings_file.write(self._work.place, profiled)
-        is_told = self._run_of(attempt).run.calendar  # then lines that read the clock are no cause
+        is_told = self._work.calendar  # then lines that read the clock are no cause
         kept = tuple(item for item in profiled.findings if not (is_told and item.fact == CLOCK_FACT))
         return ProfileOutcome(attempt, kept, tuple(profiled.notes))
 

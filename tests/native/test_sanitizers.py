@@ -129,6 +129,18 @@ def test_hazard(hazard: str, sanitizer: Sanitizer, tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize("path", ["polls", "loops", "syscalls", "timers", "ages", "threads"])
+def test_the_time_of_day(path: str, sanitizer: Sanitizer, tmp_path: Path) -> None:
+    """Loops look once more in the replay, so that nothing recorded fits."""
+    command, plan = sanitizer.command("calendar.c", path), {"calendar": True}
+    shim = SanitizedShim(tmp_path / "runs", sanitizer.shim)
+    first = shim.record(command, plan=plan, cwd=tmp_path, extra={"POLLS": "5"})
+    second = shim.replay(command, plan=plan, cwd=tmp_path, extra={"POLLS": "6"})
+    assert [(done.returncode, done.stderr) for done in (first, second)] == [(0, b"")] * 2
+    assert second.stdout.splitlines()[0] == first.stdout.splitlines()[0] or path == "polls"
+    assert shim.fidelity().clock > 0
+
+
 @pytest.mark.parametrize(("recorded", "replayed"), OTHER_WAYS)
 def test_another_way(recorded: str, replayed: str, sanitizer: Sanitizer, tmp_path: Path) -> None:
     holds(sanitizer, tmp_path, sanitizer.command("paths.c", recorded), sanitizer.command("paths.c", replayed))
