@@ -14,6 +14,7 @@
  *
  * All of that needs no lock: the first thread publishes three numbers, and each thread reads its own stream.
  */
+#include <errno.h>
 #include <string.h>
 #include <time.h>
 
@@ -40,12 +41,17 @@ static int64_t newest_ahead;
 
 static bool has_room(struct rk_stream *stream) {
     const struct rk_chunk *before = stream->chunk;
+    uint64_t *full = &rk_process->file->calendar_full;
     if (RK_LIKELY(stream->end - stream->at >= LONGEST)) return true;
-    if (__atomic_load_n(&rk_process->calendar_bytes, __ATOMIC_RELAXED) >= MOST) {
-        rk_process->file->calendar_full = 1;
+    if (__atomic_load_n(full, __ATOMIC_RELAXED)) return false;
+    bool is_spent = __atomic_load_n(&rk_process->calendar_bytes, __ATOMIC_RELAXED) >= MOST;
+    bool is_within = rk_within_limit(4 * rk_process->file->used); /* files double twice: the rest is for entropy */
+    int error = is_spent ? 0 : is_within ? rk_stream_spare_room(stream, LONGEST) : EFBIG;
+    if (error == EAGAIN) return false;
+    if (is_spent || error) {
+        __atomic_store_n(full, is_spent ? RK_CALENDAR_SPENT : RK_CALENDAR_NO_ROOM, __ATOMIC_RELAXED);
         return false;
     }
-    if (!rk_stream_room(stream, LONGEST, NULL)) return false;
     if (stream->chunk != before)
         __atomic_add_fetch(&rk_process->calendar_bytes, (uint64_t)stream->chunk->size * 64, __ATOMIC_RELAXED);
     return true;
@@ -54,7 +60,7 @@ static bool has_room(struct rk_stream *stream) {
 /* Writes the time since the last record where it fits into 32 bits, else the time itself. */
 static void record(struct rk_thread *thread, uint16_t place, int64_t time) {
     struct rk_stream *stream = &thread->streams[RK_CLOCK];
-    if (RK_UNLIKELY(!stream->opened)) rk_process->prefers_slot = 1;
+    if (RK_UNLIKELY(!stream->opened)) __atomic_store_n(&rk_process->prefers_slot, 1, __ATOMIC_RELAXED);
     if (!rk_prepare_stream(thread, stream) || !has_room(stream)) return;
     uint64_t since = (uint64_t)(time - thread->calendar.last);
     if (RK_LIKELY(stream->any && since <= UINT32_MAX)) {
@@ -127,7 +133,8 @@ static uint32_t stretch_count;
 /* Adds a stretch if the calendar is far enough from the last one; the more there are, the farther. */
 static void note(int64_t now, int64_t ahead) {
     uint32_t count = __atomic_load_n(&stretch_count, __ATOMIC_ACQUIRE);
-    int64_t moved = ahead - (count ? stretches[count - 1].ahead : rk_plan.ahead);
+    int64_t before = count ? __atomic_load_n(&stretches[count - 1].ahead, __ATOMIC_RELAXED) : rk_plan.ahead;
+    int64_t moved = ahead - before;
     int64_t least = JITTER << count / (STRETCHES / DOUBLINGS);
     if (RK_LIKELY(moved <= least && moved >= -least)) return;
     if (__atomic_exchange_n(&rk_process->noting, 1, __ATOMIC_ACQUIRE)) return;
@@ -162,8 +169,9 @@ struct bounds {
 /* How long other threads' time waits for the first thread's next read: some times as long as the recording took, as far
  * as the replay has been slower so far. */
 static int64_t patience(int64_t told, int64_t next) {
-    int64_t real = __atomic_load_n(&rk_process->first_now, __ATOMIC_RELAXED) - rk_process->first_began_now;
-    int64_t calendar = told - rk_process->first_began;
+    int64_t real = __atomic_load_n(&rk_process->first_now, __ATOMIC_RELAXED) -
+                   __atomic_load_n(&rk_process->first_began_now, __ATOMIC_RELAXED);
+    int64_t calendar = told - __atomic_load_n(&rk_process->first_began, __ATOMIC_RELAXED);
     int64_t slower = calendar > 0 && real > calendar ? real / calendar + 1 : 1;
     int64_t gap = next - told < LONGEST_GAP ? next - told : LONGEST_GAP;
     return OVERDUE + gap * (1 + 2 * (slower < SLOWEST ? slower : SLOWEST));
@@ -182,7 +190,10 @@ static inline struct bounds bounds_of(const struct rk_thread *thread, int64_t no
 
 static void publish(struct rk_thread *thread, int64_t told, int64_t now) {
     if (!is_first(thread)) return;
-    if (RK_UNLIKELY(!rk_process->first_began)) rk_process->first_began = told, rk_process->first_began_now = now;
+    if (RK_UNLIKELY(!__atomic_load_n(&rk_process->first_began, __ATOMIC_RELAXED))) {
+        __atomic_store_n(&rk_process->first_began_now, now, __ATOMIC_RELAXED);
+        __atomic_store_n(&rk_process->first_began, told, __ATOMIC_RELAXED);
+    }
     __atomic_store_n(&rk_process->first_told, told, __ATOMIC_RELAXED);
     __atomic_store_n(&rk_process->first_now, now, __ATOMIC_RELAXED);
     __atomic_store_n(&rk_process->first_next, has_next(thread) ? thread->calendar.next.time : 0, __ATOMIC_RELAXED);
@@ -211,8 +222,9 @@ static int64_t ahead_of(const struct rk_calendar *calendar) {
 
 /* Returns the latest time that a doubtful read may be told. */
 static int64_t limit_of(const struct rk_calendar *calendar, int64_t expected, int64_t now) {
-    if (!rk_process->calendar_started) rk_process->calendar_started = now;
-    int64_t passed = now - rk_process->calendar_started;
+    int64_t started = __atomic_load_n(&rk_process->calendar_started, __ATOMIC_RELAXED);
+    if (RK_UNLIKELY(!started)) __atomic_store_n(&rk_process->calendar_started, started = now, __ATOMIC_RELAXED);
+    int64_t passed = now - started;
     return expected + LEAD + SPEED * passed - calendar->lead;
 }
 
@@ -293,7 +305,7 @@ static int64_t tell(struct rk_thread *thread, uint16_t place, clockid_t id) {
     int64_t now = rk_clock_now(CLOCK_MONOTONIC_COARSE);
     int64_t ahead = ahead_of(calendar), expected = ahead ? now + ahead : 0, time = 0;
     if (RK_UNLIKELY(!thread->streams[RK_CLOCK].id)) {
-        rk_process->prefers_slot = 1;
+        __atomic_store_n(&rk_process->prefers_slot, 1, __ATOMIC_RELAXED);
         rk_prepare_replay(thread, &thread->streams[RK_CLOCK]);
     }
     struct bounds bounds = bounds_of(thread, now);

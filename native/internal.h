@@ -340,6 +340,8 @@ struct rk_site *rk_stream_site(struct rk_thread *thread, struct rk_stream *strea
 /* Makes room for size bytes at stream->at; false if the shim gave up. buffer: the program's buffer for the bytes that
  * the record holds, or NULL. */
 bool rk_stream_room(struct rk_stream *stream, uint64_t size, const void *buffer);
+/* The same where the stream has no room left, without giving up: returns 0, an error, or EAGAIN for a temporary one. */
+int rk_stream_spare_room(struct rk_stream *stream, uint64_t size);
 void rk_write(uint8_t *at, const void *bytes, uint64_t size);
 uint8_t *rk_put(uint8_t *at, uint64_t value, int bytes);
 void rk_commit(struct rk_stream *stream, enum rk_tag tag, uint64_t length);

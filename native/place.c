@@ -152,7 +152,8 @@ static uintptr_t frame_of(uintptr_t thread) {
     if (RK_LIKELY(__atomic_load_n(&state, __ATOMIC_ACQUIRE) == KNOWN)) return thread ? first_frame(thread) : 0;
     int expected = UNKNOWN;
     uintptr_t frame;
-    bool has_frame = thread && state == UNKNOWN && peek_word(thread + layout.frame, &frame) && frame;
+    bool is_unknown = __atomic_load_n(&state, __ATOMIC_RELAXED) == UNKNOWN;
+    bool has_frame = thread && is_unknown && peek_word(thread + layout.frame, &frame) && frame;
     if (!has_frame ||
         !__atomic_compare_exchange_n((int *)&state, &expected, CHECKING, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
         return 0;

@@ -187,7 +187,7 @@ static bool use_pool_slot(void) {
     char directory[RK_RUN_PATH + 16];
     uint32_t incarnation;
     directory_path(directory);
-    bool is_small = rk_is_forked || rk_process->prefers_slot;
+    bool is_small = rk_is_forked || __atomic_load_n(&rk_process->prefers_slot, __ATOMIC_RELAXED);
     uint8_t *slot = is_small ? rk_pool_take(directory, rk_identity_hash(), &incarnation) : NULL;
     if (!slot) return false;
     rk_keep(slot, RK_SLOT);
@@ -299,16 +299,21 @@ static int allocate(struct rk_stream *stream, uint64_t need, const void *buffer)
     return 0;
 }
 
-bool rk_stream_room(struct rk_stream *stream, uint64_t size, const void *buffer) {
-    if (RK_LIKELY((uint64_t)(stream->end - stream->at) >= size)) return true;
+static int make_room(struct rk_stream *stream, uint64_t size, const void *buffer, bool gives_up) {
     rk_signals before = rk_block_signals();
     if (rk_lock(&rk_process->lock)) rk_process->is_torn = 1;
     int error = allocate(stream, size, buffer);
-    if (error && !is_temporary(error)) rk_give_up(reason_of(error), error);
+    if (error && gives_up && !is_temporary(error)) rk_give_up(reason_of(error), error);
     rk_unlock(&rk_process->lock);
     rk_restore_signals(before);
-    return error == 0;
+    return is_temporary(error) ? EAGAIN : error;
 }
+
+bool rk_stream_room(struct rk_stream *stream, uint64_t size, const void *buffer) {
+    return RK_LIKELY((uint64_t)(stream->end - stream->at) >= size) || make_room(stream, size, buffer, true) == 0;
+}
+
+int rk_stream_spare_room(struct rk_stream *stream, uint64_t size) { return make_room(stream, size, NULL, false); }
 
 /* Copies the current window under the lock, as another thread may be changing it. */
 static struct rk_window window_now(void) {

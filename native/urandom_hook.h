@@ -80,6 +80,13 @@ enum rk_reason {
     RK_REASON_BAD_PROFILE = 5 /* replay: the profile is damaged at the current position */
 };
 
+/* Why a process records no more reads of the clock; its entropy is recorded all the same. */
+enum rk_calendar_end {
+    RK_CALENDAR_GOES_ON = 0,
+    RK_CALENDAR_SPENT = 1,  /* there were too many */
+    RK_CALENDAR_NO_ROOM = 2 /* a full disk, or RLIMIT_FSIZE */
+};
+
 /* Runtimes whose cryptographic generator also serves draws that are no keys: withheld, and reported. */
 enum rk_runtime { RK_RUNTIME_NONE = 0, RK_RUNTIME_GO = 1, RK_RUNTIME_JAVA = 2, RK_RUNTIME_NODE = 4 };
 
@@ -161,7 +168,7 @@ struct rk_file {
     uint64_t stand_in;      /* --clock: the process id that native code was given; 0 if it requested none */
     uint64_t ended;         /* 1: the process ended normally, not by a signal or an exec */
     uint64_t runtimes;      /* of withheld requests: bits of enum rk_runtime */
-    uint64_t calendar_full; /* record: 1 if later reads of the clock were not recorded, as there were too many */
+    uint64_t calendar_full; /* record: enum rk_calendar_end: why later reads of the clock were not recorded */
     uint64_t unprinted;     /* bytes that were printed while no console file could be opened */
     uint8_t reserved[312];
 };

@@ -38,6 +38,7 @@ SOURCES = (
     "clock",
 )  # fmt: skip
 RUNTIMES = {1: "Go's crypto/rand", 2: "Java's SecureRandom", 4: "OpenSSL in Node, which also seeds Math.random(),"}
+CALENDAR_ENDS = {1: "read the clock more often than is recorded", 2: "had no room for more reads of the clock"}
 MATCHES = ("exact", "moved", "derived", "live")
 REASONS = (
     "", "the disk was full", "the file size limit was reached", "the run directory could not be written",
@@ -67,7 +68,7 @@ class EntropyHead(msgspec.Struct, frozen=True):
     stand_in: int
     ended: int
     runtimes: int  # runtimes whose requests were withheld, as bits of RUNTIMES
-    calendar_full: int  # 1: later reads of the clock were not recorded
+    calendar_full: int  # why later reads of the clock were not recorded: 0, or as of CALENDAR_ENDS
     unprinted: int  # bytes that were printed while no console file could be opened
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from reprokit import native
 from reprokit.bounds import open_file
-from reprokit.entropy.files import REASONS, RUNTIMES, EntropyFile, EntropyHead, entropy_files
+from reprokit.entropy.files import CALENDAR_ENDS, REASONS, RUNTIMES, EntropyFile, EntropyHead, entropy_files
 from reprokit.entropy.pool import processes
 from reprokit.errors import RunDamaged
 from reprokit.model.run import Fidelity, ProfileFacts
@@ -237,8 +237,8 @@ def full_calendars(directory: Path, counts: Sequence[ProcessCounts] | None = Non
     """Return a sentence for each of the first processes that read the clock more often than is recorded."""
     full = [head for head in _heads(directory, counts) if head.calendar_full]
     words = [
-        f"process {head.identity} of {os.path.basename(head.program)} read the clock more often than is recorded: in a "
-        "replay the time goes on from the last recorded read"
+        f"process {head.identity} of {os.path.basename(head.program)} "
+        f"{CALENDAR_ENDS.get(head.calendar_full, CALENDAR_ENDS[2])}: in a replay the time goes on from the last one"
         for head in full[:MAX_SENTENCES]
     ]
     return words if len(full) <= MAX_SENTENCES else [*words, f"{len(full) - MAX_SENTENCES} more such processes"]

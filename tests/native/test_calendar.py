@@ -127,6 +127,17 @@ def test_a_loop_that_spins_fills_no_disk(shim: Shim, build: Callable[..., str]) 
     assert fidelity.clock + fidelity.clock_past == 2_000_001
 
 
+def test_a_limit_of_the_files_size_ends_the_calendar_and_no_entropy(shim: Shim, build: Callable[..., str]) -> None:
+    program = build("clock.c")
+    limited = ["bash", "-c", f"ulimit -f 64; exec {program} more_reads_when_replayed"]
+    recorded = shim.record(limited, plan=CALENDAR, extra={"READS": "50000"})
+    assert (recorded.returncode, len(recorded.stdout.strip())) == (0, 16)
+    [file] = [file for file in entropy.processes(shim.entropy("recorded")) if file.head.calendar_full]
+    assert (file.head.calendar_full, file.head.gave_up) == (2, 0)
+    assert "had no room for more reads of the clock" in entropy.full_calendars(shim.entropy("recorded"))[0]
+    assert shim.replay(limited, plan=CALENDAR, extra={"READS": "50000"}).stdout == recorded.stdout
+
+
 def test_recordings_of_before_have_no_places(shim: Shim, build: Callable[..., str]) -> None:
     """Events of eight bytes, which are told in their order whoever reads."""
     command = [build("calendar.c"), "polls"]
