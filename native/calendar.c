@@ -45,7 +45,8 @@ static bool has_room(struct rk_stream *stream) {
     if (RK_LIKELY(stream->end - stream->at >= LONGEST)) return true;
     if (__atomic_load_n(full, __ATOMIC_RELAXED)) return false;
     bool is_spent = __atomic_load_n(&rk_process->calendar_bytes, __ATOMIC_RELAXED) >= MOST;
-    bool is_within = rk_within_limit(4 * rk_process->file->used); /* files double twice: the rest is for entropy */
+    uint64_t used = __atomic_load_n(&rk_process->file->used, __ATOMIC_RELAXED);
+    bool is_within = rk_within_limit(4 * used); /* files double twice: the rest is for entropy */
     int error = is_spent ? 0 : is_within ? rk_stream_spare_room(stream, LONGEST) : EFBIG;
     if (error == EAGAIN) return false;
     if (is_spent || error) {
