@@ -26,6 +26,7 @@
 #define OVERDUE     (5 * SECOND) /* how long other threads' time waits for the first one, whatever it has recorded */
 #define SLOWEST     20           /* times as long as the recording may a replay take for them to wait for that */
 #define LONGEST_GAP (1000000 * SECOND)
+#define COARSEST    (SECOND / 100) /* a tick of a kernel of 100 Hz */
 #define LEAD        (60 * SECOND)
 #define SPEED       10
 #define WINDOW      256         /* recorded reads behind the next one in which a place is looked for */
@@ -320,6 +321,7 @@ static int64_t tell(struct rk_thread *thread, uint16_t place, clockid_t id) {
     }
     calendar->places[1] = calendar->places[0];
     calendar->places[0] = place;
+    calendar->told = time;
     if (time) publish(thread, time, now);
     return time;
 }
@@ -359,4 +361,10 @@ int64_t rk_calendar_expected(void) {
     if (!ahead) return rk_calendar_smooth(CLOCK_REALTIME);
     if (thread->depth) return now + ahead; /* in a signal handler that interrupted a read */
     return extrapolate(thread, now + ahead, bounds_of(thread, now));
+}
+
+/* The coarse clock is up to COARSEST behind: a wait that took that for time that has passed would end early. */
+int64_t rk_calendar_passed(void) {
+    int64_t told = rk_thread_check()->calendar.told, expected = rk_calendar_expected() - COARSEST;
+    return expected > told ? expected : told;
 }

@@ -116,7 +116,7 @@ static int64_t program_time(const void *caller) {
     if (RK_UNLIKELY(!rk_plan.calendar)) return rk_calendar_smooth(CLOCK_REALTIME);
     uint32_t place = rk_place(caller);
     if (place & RK_PLACE_REAL) return rk_clock_now(CLOCK_REALTIME) + rk_plan.later;
-    return is_foreign(place) ? rk_calendar_smooth(CLOCK_REALTIME) : rk_calendar_expected();
+    return is_foreign(place) ? rk_calendar_smooth(CLOCK_REALTIME) : rk_calendar_passed();
 }
 
 /* Converts a deadline to the kernel's clock. Monotonic deadlines are unchanged: condition variables may use either. */

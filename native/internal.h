@@ -170,7 +170,8 @@ struct rk_moment {
 struct rk_calendar {
     int64_t last;  /* record: what was recorded last. Replay: the last recorded one that was told or passed */
     int64_t ahead; /* replay: by how much that was ahead of the monotonic clock; 0: none was told */
-    int64_t floor; /* the time told last, also one that was not recorded */
+    int64_t floor; /* the latest time told that was not recorded */
+    int64_t told;  /* replay: the time told last */
     int64_t lead;  /* what doubtful reads have gained on the monotonic clock */
     struct rk_moment next;
     uint8_t has_next;   /* enum rk_next */
@@ -501,6 +502,7 @@ uint32_t rk_place(const void *caller); /* the place's number, which is not 0, an
 int64_t rk_calendar_read(int id, uint16_t place); /* the time of day, in nanoseconds since 1970 */
 int64_t rk_calendar_smooth(int id);               /* the same for threads whose reads are not recorded */
 int64_t rk_calendar_expected(void);               /* what the calling thread would be told if it read now */
+int64_t rk_calendar_passed(void);                 /* the same, or a little before: what has surely come */
 void rk_calendar_repair(struct rk_thread *thread);
 
 /* Returns what a program is shown of a file's time, both in nanoseconds since 1970. */

@@ -21,7 +21,7 @@ def shared(left: RunFile, right: RunFile) -> SharedTrait | None:
         return SharedTrait.RUN_ID
     if left.launcher_pid and _launcher(left) == _launcher(right):
         return SharedTrait.LAUNCHER
-    if left.metrics is not None and left.metrics == right.metrics and not (left.calendar or left.clock):
+    if left.metrics is not None and left.metrics == right.metrics and not left.clock:
         return SharedTrait.METRICS  # its lines hold times and process ids; a replayed clock may repeat them
     return None
 
