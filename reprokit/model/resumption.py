@@ -10,7 +10,7 @@ import msgspec
 from reprokit import rundir
 from reprokit.rundir import RunDirectory
 
-FORMAT = 1
+FORMAT = 2
 EXACT: Final = "exact"
 NOT_EXACT: Final = "not exact"
 
@@ -34,6 +34,14 @@ class PartSaid(msgspec.Struct, frozen=True, kw_only=True):
     idle: bool = False  # a random generator that no step draws from: no difference
 
 
+class OtherFact(msgspec.Struct, frozen=True, kw_only=True):
+    """Something beside the steps that is another one after the resumed training."""
+
+    fact: str  # files, console or values
+    name: str
+    detail: str
+
+
 class ResumeFinding(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a resumed training is the whole one, and which state it lacks if not."""
 
@@ -52,7 +60,7 @@ class ResumeFinding(msgspec.Struct, frozen=True, kw_only=True):
     first: FirstDifference | None = None
     parts: list[PartSaid] = []
     missing: list[str] = []  # smallest set of parts that makes the resumed training equal the whole one
-    other_files: list[str] = []  # files that both trainings wrote with different content
+    others: list[OtherFact] = []  # what else differs: files, what was printed, logged values, evaluations
     proved: bool = False  # whether restoring `missing` was tried and had this effect
     window: int = 0  # number of steps compared in that trial
     trials: int = 0  # number of runs with restored parts

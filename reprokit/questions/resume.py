@@ -35,17 +35,14 @@ from reprokit.launch.replay_plan import replay_plan
 from reprokit.launch.rundirectory import new_directory
 from reprokit.model import resumption
 from reprokit.model.question import InterruptionAsked, Question, StateQuestion, StepRange
-from reprokit.model.resumption import EXACT, NOT_EXACT, ResumeFinding
+from reprokit.model.resumption import EXACT, NOT_EXACT, OtherFact, ResumeFinding
+from reprokit.names import read as paths_read
 from reprokit.plan import RECORD, Plan, ReplayStart
 from reprokit.printable import listed
 from reprokit.questions.resumed_run import NAMED, ResumedRun, ResumeOutcome, WholeRun, compare_runs
 from reprokit.questions.state_answers import DATA, LATENT, LOADER, PARTS, RANDOM, VARIABLES, variable_of
 from reprokit.rundir import ANSWERS, RunDirectory
-from reprokit.tolerance import Tolerances
-from reprokit.verify.compare import outputs
-from reprokit.verify.compare.match import RunPair
-from reprokit.verify.read.normalization import Normalizations
-from reprokit.verify.read.scan import MetricsScan
+from reprokit.verify.compare.continuation import Continuation
 from reprokit.version import VERSION
 
 T = TypeVar("T")
@@ -59,6 +56,7 @@ UNSEEN = "only steps were compared: the state between them is seen of models of 
 UNREAD = "the script keeps more than is read of it: at most 5,000 values, 256 MiB, and objects six deep"
 UNSEEDED = "TensorFlow without a seed draws numbers where its state is read: give it one (tf.random.set_seed)"
 MAX_FILES = 1000  # listed in a finding
+FEWEST, MOST_TRIALS = 3, 40  # trainings that tell whether it is exact; trials that tell what it lacks
 MAX_SHRINKING = 20  # trials for a smaller set of variables
 
 
@@ -93,6 +91,7 @@ class ResumeStudy:
         self._fresh = FreshCheckouts(work.directory, work.place / PLACE, work.data)
         self._runs: dict[str, str] = {}
         self._trials = 0
+        self._begun = 0  # trainings
 
     @property
     def _trial(self) -> str:
@@ -109,31 +108,38 @@ class ResumeStudy:
         return finding
 
     def _find(self) -> ResumeFinding:
+        say(f"this takes {FEWEST} trainings; if they differ, up to {MOST_TRIALS + 1} more say what is missing")
         recording = self._record()
         steps = _steps(recording)
-        at = self._interruption_step(steps)
-        files, at = self._interrupt(recording, steps, at)
-        say("resuming it on the files that it has left")
+        files, at = self._interrupt(recording, steps, self._interruption_step(steps))
+        interrupted = RunDirectory(self._work.place / "interrupted")
+        self._say("resuming it on the files that it has left")
         at = min(at, steps - 1)
         with self._watched(recording, at):
             plain = self._resume(recording, RESUMED, Question(state=StateQuestion(), may_stop=True))
         is_brief = early_end.is_ended(plain.path)
+        self._require_read(plain, interrupted)
+        others = [] if is_brief else self._other_facts(recording, interrupted, plain)
         offset, is_found = ResumedRun(plain).offset(recording, at)
         window = WINDOW + (ResumedRun(plain).first_difference(recording, offset) or 0)
         whole = WholeRun(recording, recording, offset)
         outcome = compare_runs(whole, plain, is_whole=not is_brief)
-        if not (outcome.is_same and outcome.is_state_compared):
-            say(f"replaying the whole training up to step {min(offset + window, steps):,}, to see its state")
+        if others or not (outcome.is_same and outcome.is_state_compared):
+            self._say(f"replaying the whole training up to step {min(offset + window, steps):,}, to see its state")
             whole = WholeRun(recording, self._ask(recording, offset, window, ResumedRun(plain)), offset)
             outcome = compare_runs(whole, plain, is_whole=not is_brief)
-        searches = bool(whole.states) and not outcome.is_same
-        search = self._search(whole, plain, outcome, window) if searches else StateSearch()
+        searches = bool(whole.states) and not (outcome.is_same and not others)
+        search = self._search(whole, interrupted, plain, outcome, window, others) if searches else StateSearch()
         missing, is_proved = search.missing, search.is_proved
         if searches and outcome.has_equal_steps:
             window = steps - offset
         causes = list(outcome.causes)
         without_effect = LATENT - {LOADER, *missing} if is_proved else ()
-        described = [part for part in outcome.described_parts(search.variables) if part.part not in without_effect]
+        described = [
+            part
+            for part in outcome.described_parts(search.variables, has_other_facts=bool(others))
+            if part.part not in without_effect
+        ]
         parts = [replace(part, idle=part.idle and part.part not in missing) for part in described]
         if not (outcome.has_equal_steps or is_proved):
             _require_same(whole)
@@ -150,7 +156,7 @@ class ResumeStudy:
             reprokit=VERSION,
             command=list(self._work.command),
             resume_command=list(self._work.resume_command),
-            verdict=EXACT if outcome.is_same else NOT_EXACT,
+            verdict=EXACT if outcome.is_same and not others else NOT_EXACT,
             whole_steps=steps,
             interrupted_at=at,
             signal=self._work.signal.name,
@@ -161,7 +167,7 @@ class ResumeStudy:
             first=outcome.first,
             parts=parts,
             missing=list(missing),
-            other_files=[] if is_brief else other_files(recording, plain),
+            others=others,
             proved=is_proved,
             window=min(window, steps - offset),
             trials=self._trials,
@@ -169,10 +175,39 @@ class ResumeStudy:
             runs=self._runs,
         )
 
+    def _say(self, what: str) -> None:
+        """Say which training begins."""
+        self._begun += 1
+        say(f"training {self._begun}: {what}")
+
+    def _require_read(self, resumed: RunDirectory, interrupted: RunDirectory) -> None:
+        """Raise CannotResume if the resumed training opened none of the files that the interrupted one left."""
+        written = interrupted.outputs()
+        paths = {os.path.realpath(self._fresh.directory / file.path) for file in written.files} if written else set()
+        if (
+            paths
+            and resumed.run.shim is not None
+            and resumed.run.shim.is_loaded
+            and not paths & paths_read(resumed.path)
+        ):
+            raise CannotResume(
+                f"the resumed training read none of the files that the interrupted one left, first {min(paths)}: it"
+                " began anew; give the command that resumes it (--resume-with)"
+            )
+
+    def _other_facts(
+        self, recording: RunDirectory, interrupted: RunDirectory, resumed: RunDirectory
+    ) -> list[OtherFact]:
+        """Return what differs beside the steps; the resumed training's files are still there."""
+        written = interrupted.outputs()
+        paths = [file.path for file in written.files] if written is not None else []
+        kept = frozenset(path for path in paths if os.path.lexists(self._fresh.directory / path))
+        return Continuation(recording, interrupted, resumed, self._fresh.kept(INTERRUPTED), kept).differences()
+
     # Runs
 
     def _record(self) -> RunDirectory:
-        say("recording the whole training")
+        self._say("recording the whole training")
         self._fresh.renew()
         plan = Plan(
             mode=RECORD,
@@ -204,7 +239,7 @@ class ResumeStudy:
         """Return the files that the interrupted training left, and the number of steps it took."""
         work = self._work
         when = f"once there is a new {work.pattern}" if work.pattern else f"at step {at:,}"
-        say(f"interrupting a replay of it {when}, by {work.signal.name}")
+        self._say(f"interrupting a replay of it {when}, by {work.signal.name}")
         asked = InterruptionAsked(
             at=None if work.pattern else at,
             pattern=work.pattern and os.path.join(self._fresh.directory, work.pattern),
@@ -284,18 +319,30 @@ class ResumeStudy:
 
     # The proof
 
-    def _search(self, whole: WholeRun, plain: RunDirectory, outcome: ResumeOutcome, window: int) -> StateSearch:
+    def _search(
+        self,
+        whole: WholeRun,
+        interrupted: RunDirectory,
+        plain: RunDirectory,
+        outcome: ResumeOutcome,
+        window: int,
+        others: Sequence[OtherFact],
+    ) -> StateSearch:
         """Return the smallest set of parts that makes the resumed run identical, if there is one."""
-        candidates, fetched = outcome.candidates, ResumedRun(plain).fetched
-        to_end = outcome.has_equal_steps  # only their number differs: a trial must end where the whole training does
+        fetched = ResumedRun(plain).fetched
+        # Where all steps are equal, a trial must end as the whole training does.
+        to_end = outcome.has_equal_steps
+        candidates = outcome.all_candidates if to_end and others else outcome.candidates
         last = None if to_end else window - 1
         due = _steps(whole.recording) - whole.offset if to_end else min(window, _steps(whole.recording) - whole.offset)
 
         def is_same_with(parts: Sequence[str], variables: Sequence[str] = outcome.variables) -> tuple[bool, list[str]]:
+            if self._trials >= MOST_TRIALS:
+                return False, []
             self._trials += 1
             names = listed(variables, NAMED) if VARIABLES in parts else ""
             said = [f"{VARIABLES} ({names})" if part == VARIABLES else part for part in parts]
-            say(f"resuming it again, with these of the whole training put in: {', '.join(said)}")
+            self._say(f"resuming it again, with these of the whole training put in: {', '.join(said)}")
             put = str(whole.asked.path / ANSWERS)
             state = StateQuestion(put=put, parts=tuple(parts), variables=tuple(variables), fetched=fetched)
             question = Question(steps=StepRange(last=last), state=state)
@@ -304,17 +351,23 @@ class ResumeStudy:
             except CannotResume:  # what was put in made the script fail
                 return False, []
             outcome = compare_runs(whole, trial, is_whole=to_end, window=sys.maxsize if to_end else window)
-            return outcome.is_same and outcome.steps >= due, outcome.candidates
+            is_same = outcome.is_same and outcome.steps >= due
+            is_same = is_same and not (others and self._other_facts(whole.recording, interrupted, trial))
+            return is_same, outcome.candidates
 
-        others = [part for part in candidates if part != VARIABLES]
-        if to_end and VARIABLES not in candidates:
+        beside_variables = [part for part in candidates if part != VARIABLES]
+        if to_end and not (others and candidates) and VARIABLES not in candidates:
             return StateSearch()
         # Different batches may be the effect of a generator: try without the batches first. The script itself may
         # have drawn from one before the step, as for the order of an epoch: try with those that are idle since.
         # Variables of the script differ in any training: try without them as long as anything else can be added.
-        chosen = [part for part in others if part != DATA or set(RANDOM).isdisjoint(candidates)] or candidates
+        chosen = (
+            candidates
+            if others
+            else [part for part in beside_variables if part != DATA or set(RANDOM).isdisjoint(candidates)] or candidates
+        )
         is_same, more = is_same_with(chosen) if chosen else (False, [])
-        more = more if others or to_end else [*more, DATA]
+        more = more if beside_variables or to_end else [*more, DATA]
         is_last = VARIABLES in chosen
         while not is_same:
             due_parts = {*candidates, *chosen, *more, *outcome.idle_generators}
@@ -388,19 +441,6 @@ def _end_if_different(run: Path, recording: RunDirectory, at: int) -> None:
     offset, _ = resumed.offset(recording, at)
     if resumed.first_difference(recording, offset, is_within_step=True) is not None:
         early_end.end(run)
-
-
-def other_files(whole: RunDirectory, resumed: RunDirectory) -> list[str]:
-    """Return the output files whose content differs: the only trace of what reaches no step."""
-    listed = [run.outputs() for run in (whole, resumed)]
-    sides = [{file.path: file.content or file.digest for file in files.files} if files else {} for files in listed]
-    both = sides[0].keys() & sides[1].keys()
-    paths = sorted(path for path in both if sides[0][path] != sides[1][path])
-    if not paths:
-        return []
-    tree = outputs.compare(RunPair((whole, resumed), MetricsScan(), MetricsScan(), (), Normalizations(), Tolerances()))
-    differing = {leaf.name for leaf in tree.children if leaf.verdict.differs}
-    return [path for path in paths if Normalizations().path(path) in differing][:MAX_FILES]
 
 
 def changed_files(before: Path, after: Path) -> list[str]:

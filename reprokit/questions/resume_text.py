@@ -8,9 +8,12 @@ import click
 
 from reprokit.model.resumption import PartSaid, ResumeFinding
 from reprokit.printable import listed, printable
-from reprokit.questions.state_answers import VARIABLES
+from reprokit.questions.state_answers import OTHERS, VARIABLES
 
+WHAT = "in its steps, its files, what it printed and what it logged"
+KINDS = {"files": "file", "console": "what was printed", "values": "logged or evaluated"}
 NAMED, NAMED_VARIABLES = 3, 12  # names of a part, and of the script's variables if none is proved to be missing
+MOST_OTHERS = 20
 WORDS = {
     "parameters": "the parameters of the model",
     "buffers": "the buffers of the model",
@@ -42,7 +45,11 @@ def print_finding(finding: ResumeFinding) -> None:
 def lines(finding: ResumeFinding) -> Iterator[str]:
     """Yield the verdict, then how the runs differ."""
     yield verdict(finding)
-    how = "as its first parameters show" if finding.is_found else "as far as can be told: no step shows it"
+    how = (
+        "as its first parameters show"
+        if finding.is_found
+        else "the last step that is like its first one: no parameters show it"
+    )
     yield (
         f"  interrupted by {finding.signal} at step {finding.interrupted_at:,} of {finding.whole_steps:,}, resumed at"
         f" step {finding.resumed_at:,}, {how}; {finding.compared:,} steps compared"
@@ -51,6 +58,8 @@ def lines(finding: ResumeFinding) -> Iterator[str]:
     if finding.first is not None:
         yield f"  the first step that differs: {finding.first.step:,}, by its {finding.first.quantity}"
     yield from (_part(part, is_proved=finding.proved) for part in finding.parts)
+    if finding.first is None:
+        yield from (f"  differs after it: {other.name}: {other.detail}" for other in finding.others[:MOST_OTHERS])
     yield from (f"  note: {note}" for note in finding.notes)
     if finding.runs:
         yield f"  runs: {finding.runs['whole'].rpartition('/')[0]}"
@@ -58,24 +67,44 @@ def lines(finding: ResumeFinding) -> Iterator[str]:
 
 def verdict(finding: ResumeFinding) -> str:
     """Return the first line: the verdict."""
-    if finding.is_exact and finding.other_files:
-        return (
-            f"exact in its steps, but not in all files that it wrote: {listed(finding.other_files, NAMED)}; what the"
-            " script itself keeps, such as averages and logs, is in no step"
-        )
     if finding.is_exact:
-        return "exact: the resumed training is the whole one, bit for bit"
+        return f"exact: the resumed training is the whole one, bit for bit, {WHAT}"
+    missing = ", ".join(_missing(finding))
+    if finding.others and finding.first is None:
+        return f"not exact: {_others_first(finding)}" + (
+            f"; the checkpoint lacks {missing}: put in from the whole training, that makes them the same"
+            if finding.proved
+            else ""
+        )
     if not finding.proved:
         tried = "no part of the state that was seen makes it the whole one, so that " if finding.trials else ""
-        return (
-            f"not exact: the resumed training is another one; {tried}it lacks something that was not seen, as the"
-            " position of a loop"
-        )
-    missing = ", ".join(map(words_of, finding.missing))
+        return f"not exact: the resumed training is another one; {tried}it lacks something that was not seen"
     return (
         f"not exact: the checkpoint lacks {missing}; put in from the whole training, that makes the resumed one"
         f" identical in all of the {finding.window:,} steps compared"
     )
+
+
+def _missing(finding: ResumeFinding) -> Iterator[str]:
+    """Yield what the checkpoint lacks; variables of the script by their names."""
+    names = {part.part: [_name(text) for text in part.names] for part in finding.parts}
+    for part in finding.missing:
+        is_named = part in (VARIABLES, OTHERS) and finding.proved and part in names
+        yield f"{words_of(part)} ({listed(names[part], NAMED)})" if is_named else words_of(part)
+
+
+def _name(text: str) -> str:
+    """Return the name alone of "train.py: best: 0.3 in the whole training, 0.0 here"."""
+    name, separator, _ = text.partition(" in the whole training, ")
+    return name.rpartition(": ")[0] if separator else name
+
+
+def _others_first(finding: ResumeFinding) -> str:
+    """Return what differs although all steps are the same."""
+    count = len(finding.others)
+    more = f" and {count - NAMED} more" if count > NAMED else ""
+    words = ", ".join(f"{other.name} ({KINDS[other.fact]})" for other in finding.others[:NAMED])
+    return f"all {finding.compared:,} steps compared are the whole training's, and these are not: {words}{more}"
 
 
 def _part(part: PartSaid, *, is_proved: bool) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from reprokit import trails
@@ -97,20 +97,15 @@ class ResumedRun:
         return {name: text for name, text in items if names[name] == 1}
 
     def offset(self, recording: RunDirectory, interrupted: int) -> tuple[int, bool]:
-        """Return the step of the whole run at which this one resumes, and whether its first parameters show that.
+        """Return the step of the whole run at which this one resumes, and whether its parameters show that.
 
-        These are what its first step found, or else left. Otherwise its first batches show it, or the step of the
-        interruption is assumed.
+        Where nothing shows it, the step of the interruption is assumed.
         """
         left = _sides(recording)
-        step = self._resumed_step(left, resumption.offset) or self._resumed_step(left, resumption.offset_by_results)
-        return step or self._resumed_step(left, resumption.offset_by_batches) or interrupted, bool(step)
-
-    def _resumed_step(
-        self, left: Mapping[Key, TrailSide], find: Callable[[TrailSide, TrailSide], int | None]
-    ) -> int | None:
-        steps = [find(left[key], self.sides[key]) for key in left if key in self.sides]
-        return max((step for step in steps if step), default=None)
+        pairs = ((left[key], self.sides[key]) for key in left if key in self.sides)
+        places = [place for pair in pairs if (place := resumption.place(*pair, interrupted)) is not None]
+        step, is_shown = max(places, key=lambda place: (place[1], place[0]), default=(interrupted, False))
+        return step, is_shown
 
     def divergences(
         self, left: Mapping[Key, TrailSide], offset: int, *, is_whole: bool, is_within_step: bool = False
@@ -188,6 +183,11 @@ class ResumeOutcome:
         return [part for part in PARTS if part in names]
 
     @property
+    def all_candidates(self) -> list[str]:
+        """The parts that differ when the resumed training begins, and may have an effect where all steps are equal."""
+        return [part.part for part in self.parts if not part.is_idle and part.part != GRADIENTS]
+
+    @property
     def idle_generators(self) -> list[str]:
         """The generators that differ, but that no compared step draws from."""
         return [part.part for part in self.parts if part.is_idle]
@@ -230,9 +230,11 @@ class ResumeOutcome:
         """The names of the script's variables that differ."""
         return next((part.names for part in self.parts if part.part == VARIABLES), ())
 
-    def described_parts(self, variables: Collection[str] | None = None) -> list[PartSaid]:
+    def described_parts(
+        self, variables: Collection[str] | None = None, *, has_other_facts: bool = False
+    ) -> list[PartSaid]:
         """Return the differing parts, with steps of the whole run; of the script's variables only these, or all."""
-        candidates = self.candidates
+        candidates = self.all_candidates if has_other_facts and self.has_equal_steps else self.candidates
         return [
             PartSaid(
                 part=difference.part,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import sys
@@ -12,14 +13,14 @@ from typing import Any
 import pytest
 
 from reprokit.model.resumption import ResumeFinding
-from reprokit.questions.resume import other_files
 from reprokit.questions.resumed_run import WholeRun, compare_runs
 from reprokit.rundir import RunDirectory
-from tests.support import Done, Reprokit, schema_of, shipped_schema
+from tests.support import Done, Reprokit, schema_of, shipped_schema, training_text
 
 TRAININGS = Path(__file__).parents[1] / "trainings"
 GENERATORS = ["PyTorch generator", "Python generator", "NumPy generator"]
 REST = ["other-models", "optimizer", "settings", "schedule", "scaler", *GENERATORS, "data"]
+BEGINS_ANEW = training_text("pytorch_begins_anew.py")
 ALL = ("average", "optimizer", "schedule", "scaler", "torch", "python", "numpy", "position")
 
 
@@ -285,16 +286,52 @@ def test_a_gate_fails_unless_the_resumed_training_is_exact(tmp_path: Path) -> No
         assert not status or "the checkpoint lacks the loss scaler" in case["message"]
 
 
-def test_files_that_hold_what_no_step_shows_are_named(tmp_path: Path) -> None:
-    spaces = "' ' * (os.environ['REPROKIT_RUN'].endswith('resumed') + 1)"
-    write = (
-        "import os; open('average.txt', 'w').write(os.urandom(8).hex()); open('same.txt', 'w').write('1');"
-        f"open('same.json', 'w').write('[1,' + {spaces} + '2]')"
-    )
-    for name in ("whole", "resumed"):
-        done = Reprokit(tmp_path).run("record", "--no-trail", "-o", name, "--", sys.executable, "-c", write)
-        assert done.returncode == 0, done.stderr
-    assert other_files(RunDirectory(tmp_path / "whole"), RunDirectory(tmp_path / "resumed")) == ["average.txt"]
+@pytest.mark.parametrize(
+    ("kind", "fact", "name", "missing"),
+    [
+        ("files", "files", "best-10.pt", "best"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in [
+                ("average", "files", "final.pt", "average.copied"),
+                ("deque", "console", "stdout", "recent"),
+                ("closure", "console", "stdout", "add"),
+                ("function", "console", "stdout", "counted"),
+                ("class", "console", "stdout", "Best"),
+                ("counter", "console", "stdout", "numbers"),
+                ("iterator", "console", "stdout", "rates"),
+                ("logged", "values", "logged mean", "recent"),
+            ]
+        ),
+    ],
+)
+def test_what_differs_beside_the_steps_is_named_with_its_cause(
+    tmp_path: Path, kind: str, fact: str, name: str, missing: str
+) -> None:
+    finding = found(resume(tmp_path, "pytorch_resumed_beside.py", kind), 1)
+    assert (finding["verdict"], finding["first"], finding["compared"]) == ("not exact", None, 14)
+    assert (fact, name) in {(other["fact"], other["name"]) for other in finding["others"]}
+    assert finding["proved"], finding
+    (part,) = finding["parts"]
+    assert [part["part"]] == finding["missing"]
+    assert all(re.search(rf"\b{re.escape(missing)}\b", text) for text in part["names"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["appended", "nothing"])
+def test_what_a_resumed_training_adds_or_says_of_itself_is_no_difference(tmp_path: Path, kind: str) -> None:
+    """It appends to a log, which then holds some steps twice, and prints that it goes on."""
+    finding = found(resume(tmp_path, "pytorch_resumed_beside.py", kind), 0)
+    assert (finding["verdict"], finding["others"], finding["resumed_at"]) == ("exact", [], 10)
+
+
+def test_a_training_that_reads_nothing_of_the_first_one_is_none_that_resumes(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(BEGINS_ANEW)
+    done = Reprokit(tmp_path).run("resume", "--", sys.executable, "train.py")
+    assert done.returncode == 2
+    assert "read none of the files that the interrupted one left" in done.stderr
+    assert "--resume-with" in done.stderr
+    assert "training 4" not in done.stderr
 
 
 def test_the_document_has_a_schema() -> None:

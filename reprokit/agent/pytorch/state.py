@@ -45,7 +45,7 @@ class Modules:
         found_ids = {id(tensor) for root in roots for _, tensor in named_tensors(parts_of(root))}
         if not parameter_ids <= found_ids and self._searches < _MAX_SEARCHES:
             self._searches += 1
-            self._search(module_class)
+            self.search(module_class)
             roots = self._roots(parameter_ids)
         return [unwrapped(root) for root in roots]
 
@@ -60,7 +60,7 @@ class Modules:
         owned = {id(root): ids & {id(tensor) for _, tensor in named_tensors(parts_of(root))} for root in roots}
         return _without_traced_graphs([root for root in roots if owned[id(root)]], owned)
 
-    def _search(self, module_class: type) -> None:
+    def search(self, module_class: type) -> None:
         """Search the heap for modules that called no hook: copies, unpickled ones, and those before PyTorch 2.0."""
         for candidate in filter(private_api.is_module, instances(module_class)):
             self.registered(candidate, "", None)

@@ -16,6 +16,7 @@ from ..pytorch.state import entries_of, named_tensors, parts_of
 from ..pytorch.tensors import entry, is_tensor
 from .pytorch_batches import BatchStream
 from .pytorch_variables import TorchVariables
+from .script_scopes import paths_of
 from .script_variables import VariableReader, VariableSetter
 from .training_state import (
     BUFFERS,
@@ -72,6 +73,7 @@ class PytorchState:
         self._model_calls = 0  # of the current step
         self._due_call = 1  # the call before which the state of the current step is read
         self._is_restoring = False  # generators, by functions that are wrapped here
+        self._searches = 2  # of the heap for copies of models: where a state is first read, and at the question's step
         atexit.register(agent.attempt, self._batches.finish)
         if answers.parts:
             for name, setter in SETTERS:
@@ -159,6 +161,9 @@ class PytorchState:
             return
         if not list(self._optimizers):
             return
+        if self._searches == 2 or (self._searches and answers.is_first):
+            self._searches -= 1
+            self._hooks().modules.search(self._torch.nn.Module)
         file = answers.snapshot_to_restore("state") if answers.is_first else None
         if file is not None:
             self._restore(file)
@@ -201,15 +206,25 @@ class PytorchState:
             if id(parameter) not in names:
                 names[id(parameter)] = name = f"parameter#{number}"
                 parameters[name] = parameter
+        return parameters, buffers, self._other_models(names), names
+
+    def _other_models(self, names: dict[int, str]) -> NamedTensors:
+        """Return the tensors of models that have no names yet; a model is named as the script refers to it."""
+        unnamed = [
+            (root, {name: tensor for name, tensor in named_tensors(parts_of(root)) if id(tensor) not in names})
+            for root in self._hooks().modules.outermost()
+        ]
+        roots = [(root, tensors) for root, tensors in unnamed if tensors]
+        is_named = bool(roots) and not self._answers.every
+        paths = paths_of([root for root, _ in roots], sys._getframe()) if is_named else {}
         others: NamedTensors = {}
         counts: dict[str, int] = {}
-        for root in modules.outermost():
+        for root, tensors in roots:
             kind = type(root).__name__
-            unnamed = {name: tensor for name, tensor in named_tensors(parts_of(root)) if id(tensor) not in names}
-            if unnamed:
-                number = counts[kind] = counts.get(kind, -1) + 1
-                others.update({f"{kind}#{number}.{name}": tensor for name, tensor in unnamed.items()})
-        return parameters, buffers, others, names
+            number = counts[kind] = counts.get(kind, -1) + 1
+            head = paths.get(id(root), f"{kind}#{number}")
+            others.update({f"{head}.{name}": tensor for name, tensor in tensors.items()})
+        return others
 
     def _hooks(self) -> Any:
         return self._agent.pytorch

@@ -6,18 +6,15 @@ values of the script's own code are read: plain values, tensors and arrays, in c
 
 from __future__ import annotations
 
-import os
-import sys
 from collections import deque
-from functools import partial
-from types import FunctionType, GeneratorType, MethodType, ModuleType
+from itertools import count
+from types import FunctionType, GeneratorType
 
 from ..capture import trees
-from ..capture.variables import set_variables, user_functions
-from ..core.attributes import class_name, dictionary_of, own_attributes, set_own_attribute
-from ..core.live_objects import instances
+from ..capture.variables import set_variables
+from ..core.attributes import class_name, set_own_attribute
 from ..core.signal_errors import pass_on
-from ..core.user_frames import installed_package, is_users, variables_of
+from .script_scopes import VariableScope, fields_of, scopes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,8 +48,6 @@ if TYPE_CHECKING:
         def restore(self, node: Node, own: Any) -> Any:
             """Return a saved tensor or plain value: the script's own tensor where that can be overwritten."""
 
-    Assign = Callable[[str, Any], object]
-
 
 MAX_DEPTH = 6
 MAX_VALUES = 5000
@@ -64,126 +59,9 @@ MAX_SHOWN = 30  # characters of a number
 BOUNDED = "further-variables"  # the name of what was left out for these bounds
 MISSING = object()
 _PLAIN_TYPES = frozenset([type(None), bool, int, float, complex, str])
-_NUMBERS = frozenset([bool, int, float])
 _PLAIN_NODES = frozenset(["none", "bool", "integer", "float", "complex", "text"])
 _SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "deque": deque}
-_NAMESPACES = (("argparse", "Namespace"), ("types", "SimpleNamespace"))
-_OPTIMIZED = 1  # CO_OPTIMIZED: a function's code; the variables of other frames are those of a module or class
-
-
-class VariableScope:
-    """The variables of a module or of a running function, and how one is set."""
-
-    def __init__(self, file: str, function: str, variables: Mapping[str, Any], assign: Assign | None) -> None:
-        self._head, self._tail = f"{_label(file)}: ", f" in {function}()" if function else ""
-        self.variables, self.assign = variables, assign
-
-    def rows(self) -> Iterator[tuple[str, str, str]]:
-        """Yield name, head and tail of each variable: an object that a method calls self is named by its class."""
-        for name, value in list(self.variables.items()):
-            if name == "self":
-                yield name, f"{self._head}{type(value).__name__}", ""
-            elif name[:2] != "__" and name != "_" and not issubclass(type(value), ModuleType):
-                yield name, self._head + name, self._tail
-
-    def name_of(self, head: str, tail: str) -> str:
-        """Return the name of a variable that this scope may have; an empty text if its names look different."""
-        name = head[len(self._head) :]
-        is_own = tail == self._tail and head.startswith(self._head) and name.isidentifier()
-        return name if is_own and self.assign is not None else ""
-
-
-def scopes(frame: FrameType | None) -> Iterator[VariableScope]:
-    """Yield the scopes of the script: its modules, the functions that led to this frame, and the rest of its objects.
-
-    An object that only a library refers to, as a callback, is found if it is the only one of its class.
-    """
-    names = sorted(filter(_is_of_script, list(sys.modules)), key=lambda name: name != "__main__")
-    own_modules = {name: _module(name) for name in names}
-    for variables in own_modules.values():
-        yield VariableScope(_file(variables), "", variables, variables.__setitem__)
-    for function in reversed(list(user_functions(frame))):
-        code = function.f_code
-        if code.co_flags & _OPTIMIZED:
-            variables = variables_of(function)
-            yield VariableScope(code.co_filename, code.co_name, variables, partial(_set_local, function))
-    values = [value for variables in own_modules.values() for value in list(variables.values())]
-    classes = {value for value in values if issubclass(type(value), type)}  # a proxy may load what its class is
-    by_class: dict[type, list[Any]] = {}
-    for instance in instances(*[kind for kind in classes if _is_of_script(kind.__module__)]):
-        by_class.setdefault(type(instance), []).append(instance)
-    for kind in sorted(by_class, key=lambda kind: (kind.__module__, kind.__qualname__)):
-        if len(by_class[kind]) == 1:
-            yield VariableScope(_file(_module(kind.__module__)), "", {"self": by_class[kind][0]}, None)
-
-
-def _set_local(function: FrameType, name: str, value: Any) -> None:
-    set_variables(function, {name: value})
-
-
-def _module(name: str) -> dict[str, Any]:
-    """Return the variables of a module. Asking it for an attribute could load it, if it is a lazy one."""
-    return dictionary_of(sys.modules.get(name)) or {}
-
-
-def _file(variables: Mapping[str, Any]) -> str:
-    return str(variables.get("__file__") or "script")
-
-
-def _label(file: str) -> str:
-    """Return a script's path from the main script's directory, or its name."""
-    main = os.path.dirname(os.path.abspath(_file(_module("__main__"))))
-    path = os.path.abspath(file)
-    return path[len(main) + 1 :] if path.startswith(main + "/") else os.path.basename(file)
-
-
-def _is_of_script(name: str) -> bool:
-    """Return whether a module is the script's own."""
-    variables = _module(name)
-    file = variables.get("__file__")
-    if name == "__main__":
-        return not file or is_users(str(file))
-    return bool(file) and variables.get("__spec__") is not None and is_users(str(file))
-
-
-def _fields(value: Any) -> dict[str, Any] | None:
-    """Return the attributes of an object of the script's code, or the variables of its closure or generator."""
-    kind = type(value)
-    if kind is MethodType:
-        return {"__self__": value.__self__}
-    if kind is FunctionType:
-        return _cells(value) if is_users(value.__code__.co_filename) else None
-    if kind is GeneratorType:
-        is_own = value.gi_frame is not None and is_users(value.gi_code.co_filename)
-        return variables_of(value.gi_frame) if is_own else None
-    if issubclass(kind, type):
-        attributes = vars(value) if _is_of_script(value.__module__) and not hasattr(value, "__members__") else {}
-        return {
-            name: part for name, part in attributes.items() if name[:2] != "__" and not hasattr(type(part), "__get__")
-        }
-    is_own = _is_of_script(kind.__module__) or (kind.__module__, kind.__name__) in _NAMESPACES
-    own = dictionary_of(value) or {}
-    children = own.get("_modules") if "_parameters" in own else None  # of a torch.nn.Module
-    if not is_own or hasattr(kind, "__members__"):
-        return children
-    attributes = own_attributes(value) if children is None else own
-    if any(installed_package(_file(_module(base.__module__))) for base in kind.__mro__):
-        # The library keeps attributes, too; a module's numbers are another part of the state.
-        names = [
-            name for name, part in attributes.items() if name[:1] != "_" and not (children and type(part) in _NUMBERS)
-        ]
-        attributes = {name: attributes[name] for name in names}
-    return {**attributes, **(children or {})}
-
-
-def _cells(function: FunctionType) -> dict[str, Any]:
-    values = dict(vars(function))
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
-        try:
-            values[name] = cell.cell_contents
-        except ValueError:  # it is empty
-            continue
-    return values
+_ITERATORS = frozenset([type(iter([])), type(iter(())), type(iter(range(0)))])
 
 
 def _set_field(owner: Any, name: str, value: Any) -> None:
@@ -218,6 +96,27 @@ def _set_generator(own: Any, state: Any) -> None:
         own.setstate((state[0], tuple(state[1]), state[2]))
     else:
         own.set_state(state)
+
+
+def _position(value: Any) -> list[int] | None:
+    """Return where an iterator of a sequence is, or the next number of a counter and its step; None for others."""
+    if type(value) in _ITERATORS:
+        state = value.__reduce__()
+        return [int(state[2])] if len(state) > 2 else None  # None: it is exhausted
+    if type(value) is count:
+        numbers = repr(value)[len("count(") : -1].split(", ")
+        is_whole = all(number.lstrip("-").isdecimal() for number in numbers)
+        return [int(number) for number in numbers] if is_whole else None
+    return None
+
+
+def _moved(own: Any, position: list[int]) -> Any:
+    """Return the own iterator at a position, or a new counter: a counter cannot be set."""
+    if type(own) in _ITERATORS:
+        own.__setstate__(position[0])
+    elif type(own) is count:
+        return count(*position)
+    return own
 
 
 class VariableReader:
@@ -275,6 +174,9 @@ class VariableReader:
         state = _generator_state(value)
         if state is not None:
             return self._counted({"state": trees.pack(state, self._access.leaf)})
+        position = _position(value)
+        if position is not None:
+            return self._counted({"position": position})
         return self._branch(value, depth)
 
     def _counted(self, node: Node | None) -> Node | None:
@@ -305,7 +207,7 @@ class VariableReader:
         for name, kind in _SEQUENCES.items():
             if isinstance(value, kind):
                 return self._sequence(name, list(kind.__iter__(value)), depth)
-        fields = _fields(value)
+        fields = fields_of(value)
         if not fields or not self._has_room(len(fields), depth):
             return None
         pairs = self._pairs(fields, depth)
@@ -379,10 +281,12 @@ def _others(path: str, tail: str, node: Node, is_equal: Callable[[str, Node], bo
 
 
 def _text(node: Node, access: TensorAccess, digest: Callable[[str], str]) -> str:
-    ((kind, _),) = node.items()
+    ((kind, content),) = node.items()
     if kind in _PLAIN_NODES:
         value = trees.unpack(node, lambda _: None)
         return repr(value) if kind != "text" and len(repr(value)) <= MAX_SHOWN else "#" + digest(repr(value))
+    if kind == "position":
+        return repr(content)
     if kind in (*_SEQUENCES, "values", "set", "state", "dict"):
         return "#" + digest(repr(trees.with_leaves(node, lambda leaf: {"text": access.text({"held": leaf})})))
     return access.text(node)
@@ -428,6 +332,8 @@ class VariableSetter:
             if _generator_state(own) is not None:
                 _set_generator(own, self._access.restore(content, None))
             return own
+        if kind == "position":
+            return _moved(own, content)
         new = self._access.restore(node, own)
         if new is not own and self._access.leaf(own) is not None:
             self._replaced[id(own)] = new
@@ -436,7 +342,7 @@ class VariableSetter:
     def _object(self, content: Any, own: Any, path: str) -> Any:
         """Set the fields of the script's own object of this class."""
         if class_name(own) == content[0]:
-            fields = _fields(own) or {}
+            fields = fields_of(own) or {}
             for name, child in content[1]:
                 own_field = fields.get(name, MISSING)
                 value = self._value(child, own_field, f"{path}.{name}")

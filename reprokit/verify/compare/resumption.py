@@ -4,9 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from reprokit.verify.compare.divergences import GENERATORS, INPUTS, SeriesDivergence, TrailSide, compared
+from reprokit.trails import TrailStep
+from reprokit.verify.compare.divergences import BUFFERS, GENERATORS, INPUTS, SeriesDivergence, TrailSide, compared
 
 TRIED = 16  # resumed steps that are searched for; batches skipped before may confuse the first ones
+COMPARED = ("batch", INPUTS, "loss", "gradients", "parameters", BUFFERS, *GENERATORS)
+
+
+@dataclass(frozen=True, order=True)
+class _Likeness:
+    """How much of a step is equal to another one; of two that are equally alike the later one counts."""
+
+    has_same_start: bool  # the parameters that it found
+    has_same_end: bool  # the parameters that it left
+    equal: int  # number of equal quantities
+    number: int
+
+    @property
+    def is_shown(self) -> bool:
+        return self.has_same_start or self.has_same_end
 
 
 def offset(whole: TrailSide, resumed: TrailSide) -> int | None:
@@ -17,43 +33,50 @@ def offset(whole: TrailSide, resumed: TrailSide) -> int | None:
         return None
     if first.before == start.before:
         return 0
-    return _steps_before(whole, first.before, first.batch)
+    found = _most_alike(whole, first, whole.series.count)
+    return found.number if found is not None and found.has_same_start else None
 
 
-def offset_by_results(whole: TrailSide, resumed: TrailSide) -> int | None:
-    """Return the same offset by the first results, as trees, that only one step of the whole run had; or None."""
-    return _offset_by("parameters", whole, resumed)
+def place(whole: TrailSide, resumed: TrailSide, last: int) -> tuple[int, bool] | None:
+    """Return the step from which the whole run is resumed, up to `last`, and whether parameters show it.
+
+    All that is known of a step counts. Where parameters stand still, or are others, several steps fit: the last one,
+    as nobody resumes on an older checkpoint than the newest.
+    """
+    tried = ((step, _most_alike(whole, step, last + step.number)) for step in resumed.series.steps(0, TRIED))
+    found = [
+        (likeness.is_shown, likeness.number - step.number)
+        for step, likeness in tried
+        if likeness is not None and likeness.number > step.number
+    ]
+    shown = next((number for is_shown, number in found if is_shown), None)
+    if shown is not None:
+        return shown, True
+    return (found[0][1], False) if found else None
 
 
-def offset_by_batches(whole: TrailSide, resumed: TrailSide) -> int | None:
-    """Return the same offset by the first batch that only one step of the whole run had; None if unknown."""
-    return _offset_by("batch", whole, resumed)
-
-
-def _offset_by(name: str, whole: TrailSide, resumed: TrailSide) -> int | None:
-    steps: dict[int, list[int]] = {}
-    for step in whole.series.steps():
-        digest = getattr(step, name)
-        if digest is not None:
-            steps.setdefault(digest, []).append(step.number)
-    for step in resumed.series.steps(0, TRIED):
-        numbers = steps.get(getattr(step, name), [])
-        if len(numbers) == 1 and numbers[0] >= step.number:
-            return numbers[0] - step.number
-    return None
-
-
-def _steps_before(whole: TrailSide, parameters: int, batch: int | None) -> int | None:
-    """Return the number of steps before these parameters; if several fit, before the step with this batch."""
-    candidate: int | None = None
+def _most_alike(whole: TrailSide, resumed: TrailStep, last: int) -> _Likeness | None:
+    """Return the likeness of the step of the whole run that is most like this one; None if none is."""
+    best: _Likeness | None = None
     parameters_before: int | None = None
-    for step in whole.series.steps():
-        if (parameters_before if step.before is None else step.before) == parameters:
-            if batch is not None and step.batch == batch:
-                return step.number
-            candidate = step.number if candidate is None else candidate
+    for step in whole.series.steps(0, last + 1):
+        before = parameters_before if step.before is None else step.before
+        equal = [
+            name
+            for name in COMPARED
+            if getattr(resumed, name) is not None and getattr(step, name) == getattr(resumed, name)
+        ]
+        likeness = _Likeness(
+            resumed.before is not None and before == resumed.before, "parameters" in equal, len(equal), step.number
+        )
+        is_alike = likeness.is_shown or not {"batch", INPUTS}.isdisjoint(equal)
+        if is_alike and (best is None or likeness > best):
+            best = likeness
         parameters_before = step.parameters
-    return candidate if candidate is not None or parameters_before != parameters else whole.series.count
+    if best is None or not best.is_shown:
+        is_behind = resumed.before is not None and last >= whole.series.count and parameters_before == resumed.before
+        return _Likeness(True, False, 0, whole.series.count) if is_behind else best
+    return best
 
 
 def aligned(whole: TrailSide, resumed: TrailSide, steps: int) -> SeriesDivergence:

@@ -1,0 +1,272 @@
+"""Compares what a resumed training left with what the whole one did: files, printed lines, values and evaluations.
+
+A resumed training does not repeat what came before. So of each series of lines the last ones are compared: as many as
+the resumed training has, and at least all that the interrupted training had not come to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from reprokit import console, redaction
+from reprokit.artifacts.tracker_files import kind_of
+from reprokit.console import STREAMS
+from reprokit.difference import Difference
+from reprokit.model.outputs import OutputFile, OutputsFile
+from reprokit.model.resumption import OtherFact
+from reprokit.printable import cut
+from reprokit.rundir import RunDirectory
+from reprokit.tolerance import Tolerances
+from reprokit.verify.bookkeeping.recognition import Contexts
+from reprokit.verify.compare import outputs, tracker_metrics
+from reprokit.verify.compare.match import RunPair
+from reprokit.verify.compare.printed_lines import LineComparer, PrintedLine, printed_lines
+from reprokit.verify.compare.series_leaves import counted
+from reprokit.verify.read import metric_lines
+from reprokit.verify.read.normalization import Normalizations
+from reprokit.verify.read.scan import MetricsScan, SeriesKey, natural, of_process, read
+
+FILES, PRINTED, VALUES = "files", "console", "values"
+MAX_NAMED = 1000
+MAX_LINES = 2_000_000  # of metrics.jsonl that are compared
+LONGEST = 160  # characters of a quoted line
+MAX_TEXT = 16 << 20  # bytes of a file that is compared by its last lines
+# Losses and updates are compared step by step; generators at the end may differ without effect.
+_KINDS = frozenset(
+    {"epoch", "history", "evaluate", "predict", "evaluation", "weights", metric_lines.END_WEIGHTS, "log"}
+)
+_COUNTED_FROM_START = ("step", "epoch", "steps", "calls")  # by the agent; a step of reprokit.log is the script's
+_NUMBER = re.compile(r"[-+]?\d[\w.:+-]*|\b(?:nan|inf|true|false|none)\b", re.IGNORECASE)
+_NUMBERS = re.compile(r"0(?:[\s,;()\[\]'\"]+0)+")
+_BAR = "%|"  # of tqdm: a bar of a resumed training begins elsewhere
+
+Line = tuple[str, Any]  # what decides whether two lines tell of the same thing, and what is compared
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """The three runs, and what was on disk when the interrupted and the resumed one had ended."""
+
+    whole: RunDirectory
+    interrupted: RunDirectory
+    resumed: RunDirectory
+    left: Path  # a copy of the working directory as the interrupted training left it
+    kept: Collection[str]  # files of the interrupted training that were there when the resumed one had ended
+
+    def differences(self) -> list[OtherFact]:
+        """Return what differs, beside the steps; to be called while the resumed training's files are there."""
+        return [*self._files(), *self._printed(), *self._values()][:MAX_NAMED]
+
+    # Files
+
+    def _files(self) -> Iterator[OtherFact]:
+        runs = self._pair()
+        left, right = runs.outputs
+        if left is None or right is None:
+            return
+        for leaf in outputs.compare(runs).children:
+            path = leaf.name
+            if leaf.verdict.differs and not kind_of(path) and not self._is_continued(runs, path):
+                yield OtherFact(fact=FILES, name=path, detail=_words(leaf))
+        yield from _logged(*map(tracker_metrics.read, runs.directories, runs.outputs, runs.paths))
+
+    def _pair(self) -> RunPair:
+        """Return the runs with all files that were there at the end of the resumed training."""
+        left, own = self.whole.outputs(), self.resumed.outputs()
+        earlier = self.interrupted.outputs()
+        right = own
+        if own is not None and earlier is not None:
+            new = {file.path for file in own.files}
+            files = [replace(file, kept=None) for file in earlier.files if file.path in self.kept]
+            files = [*own.files, *(file for file in files if file.path not in new)]
+            links = {link.path: link for link in (*earlier.links, *own.links)}
+            right = replace(own, files=files, links=list(links.values()))
+        return self._unmatched((left, right))
+
+    def _unmatched(self, files: tuple[OutputsFile | None, OutputsFile | None] | None = None) -> RunPair:
+        """Return the runs for the comparison of what is in no line of metrics.jsonl."""
+        scans = MetricsScan(), MetricsScan()
+        return RunPair((self.whole, self.resumed), *scans, (), Normalizations(), Tolerances(), files_at_end=files)
+
+    def _is_continued(self, runs: RunPair, path: str) -> bool:
+        """Return whether the resumed training only added lines to a file, and they end as in the whole one."""
+        files = [_named(side, path) for side in runs.outputs]
+        if None in files:
+            return False
+        earlier, here, there = (
+            _content(self.left / path, None),
+            *(_content(None, (run, file)) for run, file in zip(runs.directories, files, strict=True) if file),
+        )
+        if earlier is None or here is None or there is None or not there.startswith(earlier):
+            return False
+        lines = [_lines(text) for text in (here, earlier, there[len(earlier) :])]
+        return _first_difference(*lines, _equal_lines(runs.contexts)) is None
+
+    # What was printed
+
+    def _printed(self) -> Iterator[OtherFact]:
+        is_equal = _equal_lines(self._unmatched().contexts)
+        sides = (self.whole, self.interrupted, self.resumed)
+        heads = [console.heads(run) for run in sides]
+        for process in sorted(heads[2], key=natural):
+            consoles = [
+                console.read(run, heads_of_run[process]) if process in heads_of_run else console.NEVER_BEGUN
+                for run, heads_of_run in zip(sides, heads, strict=True)
+            ]
+            for stream, name in enumerate(STREAMS):
+                texts = [console.text([*of_run.first, *of_run.last], stream) for of_run in consoles]
+                title = of_process(name, process)
+                found = _first_difference(*map(_lines, texts), is_equal)
+                if found is not None:
+                    yield OtherFact(fact=PRINTED, name=title, detail=found)
+
+    # Values and evaluations
+
+    def _values(self) -> Iterator[OtherFact]:
+        whole, interrupted = _series(self.whole), _series(self.interrupted)
+        resumed = _series(self.resumed, is_resumed=True)
+        for key in sorted({*whole, *resumed}, key=lambda key: key.order):
+            lines = [side.get(key, []) for side in (whole, interrupted, resumed)]
+            found = _first_difference(*lines, _equal_values, is_series=True)
+            if found is not None:
+                yield OtherFact(fact=VALUES, name=_title(key), detail=found)
+
+
+def _words(leaf: Difference) -> str:
+    if not leaf.left or not leaf.right:
+        return f"only the {'resumed' if not leaf.left else 'whole'} training left it"
+    return leaf.detail.replace("the left run", "the whole training").replace("the right run", "the resumed one")
+
+
+def _named(side: OutputsFile | None, path: str) -> OutputFile | None:
+    return next((file for file in side.files if file.path == path), None) if side is not None else None
+
+
+def _content(path: Path | None, recorded: tuple[RunDirectory, OutputFile] | None) -> bytes | None:
+    """Return the bytes of a file, or of a recorded output; None for what is no text, too large or gone."""
+    data = None
+    if path is not None:
+        data = path.read_bytes() if path.is_file() and path.stat().st_size <= MAX_TEXT else None
+    elif recorded is not None and (source := outputs.found(*recorded)) is not None:
+        data = source.read(0, source.size) if source.size <= MAX_TEXT else None
+        source.close()
+    return None if data is None or b"\0" in data else bytes(data)
+
+
+def _logged(whole: tracker_metrics.TrackerMetrics, resumed: tracker_metrics.TrackerMetrics) -> Iterator[OtherFact]:
+    """Yield the series of trackers' files in which the last value of some step is another one."""
+    for name, points in sorted(whole.series.items(), key=lambda item: item[0].order):
+        own = {point.step: point for point in resumed.series.get(name, [])}
+        for step, point in {point.step: point for point in points}.items():
+            if own.get(step) != point:
+                value = own.get(step)
+                detail = f"step {step} is {point} in the whole training, {value if value else 'missing'} here"
+                yield OtherFact(fact=VALUES, name=str(name), detail=detail)
+                break
+
+
+def _series(run: RunDirectory, *, is_resumed: bool = False) -> dict[SeriesKey, list[Line]]:
+    """Return the compared lines; of a resumed run those behind its first loss, where it has losses."""
+    series: dict[SeriesKey, list[Line]] = defaultdict(list)
+    began: set[str] = set()
+    before: dict[str, dict[SeriesKey, list[Line]]] = defaultdict(lambda: defaultdict(list))
+    for number, named_line in enumerate(read(run)):
+        key = named_line.key
+        if number >= MAX_LINES:
+            break
+        if key.kind == "loss":
+            began.add(key.process)
+        elif key.kind in _KINDS:
+            target = series if key.process in began or not is_resumed else before[key.process]
+            target[key].append((key.kind, _value(named_line.raw)))
+    for process, lines in before.items():
+        for key, early in lines.items() if process not in began else ():
+            series[key] = early
+    return series
+
+
+def _value(raw: dict[str, Any]) -> Any:
+    if raw["k"] == "history":
+        return {name: tuple(map(repr, map(metric_lines.exact, values))) for name, values in raw["values"].items()}
+    kept = raw if raw["k"] == "log" else {key: raw[key] for key in raw if key not in _COUNTED_FROM_START}
+    return metric_lines.content(kept, Normalizations())
+
+
+def _equal_values(left: Any, right: Any) -> bool:
+    """Return whether two values are equal; of histories the last ones, as a resumed fit has fewer epochs."""
+    if not isinstance(left, dict) or not isinstance(right, dict):
+        return bool(left == right)
+    return left.keys() == right.keys() and all(left[name][-len(right[name]) :] == right[name] for name in left)
+
+
+def _title(key: SeriesKey) -> str:
+    words = {"evaluation": "predictions of", metric_lines.END_WEIGHTS: "weights at the end:", "log": "logged"}
+    return of_process(f"{words.get(key.kind, key.kind)} {key.name}", key.process)
+
+
+def _lines(data: bytes) -> list[Line]:
+    lines, _ = printed_lines(data)
+    return [(_shape(line.text), line) for line in lines if _BAR not in line.text]
+
+
+def _shape(text: str) -> str:
+    """Return a line with one mark for all numbers that follow each other."""
+    return _NUMBERS.sub("0", _NUMBER.sub("0", text))
+
+
+def _equal_lines(contexts: Contexts) -> Callable[[PrintedLine, PrintedLine], bool]:
+    comparer = LineComparer(contexts)
+    return lambda left, right: comparer.compare(left.text, right.text) is not None
+
+
+def _first_difference(
+    whole: Sequence[Line],
+    interrupted: Sequence[Line],
+    resumed: Sequence[Line],
+    is_equal: Callable[[Any, Any], bool],
+    *,
+    is_series: bool = False,
+) -> str | None:
+    """Return how the last lines differ; None if they are equal.
+
+    What a resumed training prints before it goes on has other shapes than what the whole one printed last before it.
+    """
+    pairs = zip(whole, interrupted, strict=False)
+    same = sum(1 for _ in takewhile(lambda pair: is_equal(pair[0][1], pair[1][1]), pairs))
+    due = len(whole) - same
+    number = 0
+    for left, right in zip(reversed(whole), reversed(resumed), strict=False):
+        if left[0] != right[0]:
+            break
+        if not is_equal(left[1], right[1]):
+            return _quoted(left, right, number)
+        number += 1
+    if number < due:
+        left, right = (side[-number - 1] if number < len(side) else None for side in (whole, resumed))
+        return _quoted(left, right, number)
+    if is_series and len(resumed) > number:
+        return f"the resumed training has {counted(len(resumed) - number, 'value')} more"
+    return None
+
+
+def _quoted(left: Line | None, right: Line | None, number: int) -> str:
+    place = "the last one" if number == 0 else f"number {number + 1} from the end"
+    if left is None or right is None:
+        return f"{place} is only in the {'resumed' if left is None else 'whole'} training"
+    texts = [_shown(side[1]) for side in (left, right)]
+    if not any(texts):
+        return f"{place} is another one"
+    return f"{place} is {texts[0]} in the whole training, {texts[1]} in the resumed one"
+
+
+def _shown(value: Any) -> str:
+    """Return a printed line, quoted; an empty text for what has no words."""
+    return repr(cut(redaction.shown(value.text), LONGEST)) if isinstance(value, PrintedLine) else ""
