@@ -118,11 +118,13 @@ def study(directory: str | Path) -> View:
     """Return what came of a study: its sentences, and the pairs of each setup."""
     import msgspec
 
+    from reprokit.difference import Verdict
     from reprokit.study.analysis import analyze
 
     analysis = analyze(Path(directory))
+    same, different = Verdict.IDENTICAL.value, Verdict.DIFFERENT.value
     counted = (
-        (setup.name, f"{setup.pairs.identical} identical", f"{setup.pairs.different} different", setup.pairs.sentence)
+        (setup.name, f"{setup.pairs.identical} {same}", f"{setup.pairs.different} {different}", setup.pairs.sentence)
         for setup in analysis.setups
     )
     headline = f"study {analysis.name}: {analysis.runs_made} of {analysis.planned} runs, {len(analysis.setups)} setups"

@@ -55,7 +55,7 @@ from reprokit.verify.compare.entropy import percent_exact
 from reprokit.verify.compare.ranks import RankState
 from reprokit.verify.compare.runs import Comparison, compare
 from reprokit.verify.ignores import Ignores, IgnoreUse, together
-from reprokit.verify.verdict import counted_bookkeeping, sentence
+from reprokit.verify.verdict import GOLDEN_KEPT, answered, counted_bookkeeping, sentence
 from reprokit.version import VERSION
 
 BARE_RUNS = 3  # number of bare runs, in turn with recordings, to measure the overhead
@@ -286,7 +286,7 @@ class Check:
         self.key = goldens.machine_key(recording.environment() or {})
         place = self._work.golden / name / self.key
         if self._work.update and not is_identical:
-            message = "the golden was not changed, as a run and its replay are not identical"
+            message = GOLDEN_KEPT
             yield Case(suite=GOLDEN, name="golden", outcome=TROUBLE, message=message)
             return
         if self._work.update:
@@ -334,7 +334,7 @@ class Check:
             )
             return
         exact = fidelity.exact == fidelity.requests and not fidelity.unused
-        words = f"{percent_exact(fidelity)} of {fidelity.requests} requests were answered exactly"
+        words = answered(fidelity.requests, percent_exact(fidelity))
         words += f", {fidelity.unused} recorded ones were not asked for" if fidelity.unused else ""
         yield _requirement(suite, "fidelity", words, holds=exact)
 

@@ -11,16 +11,15 @@ from typing import Any
 from urllib.parse import quote
 
 from reprokit.findings import ALARM, Finding
-from reprokit.gate.results import FAILED, GOLDEN, PAIRED, PASSED, REQUIRED, VARIED, Case, GateVerdict, TrainingResult
+from reprokit.gate.results import FAILED, PASSED, REQUIRED, Case, GateVerdict, TrainingResult
 from reprokit.printable import printable
+from reprokit.verify.verdict import RULES as RULES_OF_RUNS
 
 MAX_RESULTS = 5000  # that GitHub shows
 LEVELS = {ALARM: "error", "guilty": "error", "suspect": "warning"}
 SEVERITIES = {ALARM: "major", "guilty": "major", "suspect": "minor"}
 SUITE_RULES = {
-    PAIRED: "A run and its replay must be identical",
-    VARIED: "A replay in other surroundings must be identical",
-    GOLDEN: "A replay of the golden must be identical",
+    **RULES_OF_RUNS,
     REQUIRED: "What was asked for beside must hold",
 }
 

@@ -14,11 +14,12 @@ from reprokit.gate import findings_reports, github, junit
 from reprokit.gate.results import FAILED, NOT_CHECKED, PASSED, SUITES, TROUBLE, GateVerdict
 from reprokit.screen import Cells, print_rows
 from reprokit.verify.ignores import behind_verdict
+from reprokit.verify.verdict import ALL_REPEAT
 
 SHOWN = 20  # cases of a training that did not pass
 STYLES = {PASSED: "bold green", FAILED: "bold red"}
 HEADLINES = {
-    PASSED: "passed: every training is bitwise identical",
+    PASSED: ALL_REPEAT,
     FAILED: "failed",
     TROUBLE: "trouble: something could not be checked, which is not a pass",
     NOT_CHECKED: "interrupted: not everything was checked, which is not a pass",

@@ -9,8 +9,8 @@ import click
 from reprokit.model.resumption import PartSaid, ResumeFinding
 from reprokit.printable import listed, printable
 from reprokit.questions.state_answers import OTHERS, VARIABLES
+from reprokit.verify.verdict import NOT_PROVED, resumed_line
 
-WHAT = "in its steps, its files, what it printed and what it logged"
 KINDS = {"files": "file", "console": "what was printed", "values": "logged or evaluated"}
 NAMED, NAMED_VARIABLES = 3, 12  # names of a part, and of the script's variables if none is proved to be missing
 MOST_OTHERS = 20
@@ -67,22 +67,7 @@ def lines(finding: ResumeFinding) -> Iterator[str]:
 
 def verdict(finding: ResumeFinding) -> str:
     """Return the first line: the verdict."""
-    if finding.is_exact:
-        return f"exact: the resumed training is the whole one, bit for bit, {WHAT}"
-    missing = ", ".join(_missing(finding))
-    if finding.others and finding.first is None:
-        return f"not exact: {_others_first(finding)}" + (
-            f"; the checkpoint lacks {missing}: put in from the whole training, that makes them the same"
-            if finding.proved
-            else ""
-        )
-    if not finding.proved:
-        tried = "no part of the state that was seen makes it the whole one, so that " if finding.trials else ""
-        return f"not exact: the resumed training is another one; {tried}it lacks something that was not seen"
-    return (
-        f"not exact: the checkpoint lacks {missing}; put in from the whole training, that makes the resumed one"
-        f" identical in all of the {finding.window:,} steps compared"
-    )
+    return resumed_line(finding, ", ".join(_missing(finding)), _others(finding))
 
 
 def _missing(finding: ResumeFinding) -> Iterator[str]:
@@ -99,16 +84,16 @@ def _name(text: str) -> str:
     return name.rpartition(": ")[0] if separator else name
 
 
-def _others_first(finding: ResumeFinding) -> str:
-    """Return what differs although all steps are the same."""
+def _others(finding: ResumeFinding) -> str:
+    """Return what else differs."""
     count = len(finding.others)
     more = f" and {count - NAMED} more" if count > NAMED else ""
     words = ", ".join(f"{other.name} ({KINDS[other.fact]})" for other in finding.others[:NAMED])
-    return f"all {finding.compared:,} steps compared are the whole training's, and these are not: {words}{more}"
+    return f"{words}{more}"
 
 
 def _part(part: PartSaid, *, is_proved: bool) -> str:
     is_open = part.part == VARIABLES and not is_proved
     names = "" if part.names == [part.part] else f" ({listed(part.names, NAMED_VARIABLES if is_open else NAMED)})"
-    idle = "; nothing draws from it" if part.idle else "; not proved to matter" if is_open else ""
+    idle = "; nothing draws from it" if part.idle else NOT_PROVED if is_open else ""
     return f"  differs at the start of step {part.step:,}: {words_of(part.part)}{names}{idle}"

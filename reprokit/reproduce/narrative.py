@@ -14,6 +14,7 @@ from reprokit.printable import printable
 from reprokit.reproduce import journal as journals
 from reprokit.reproduce.diagnosis import place
 from reprokit.reproduce.journal import Attempt, Change, Cost, Outcome, Round, RoundJournal
+from reprokit.verify.verdict import comparisons_needed, settings_were_enough
 
 VERDICTS = {
     journals.RUNNING: "still running",
@@ -36,7 +37,7 @@ def _lines(journal: RoundJournal) -> Iterator[str]:
     yield ""
     yield f"- Directory: {code(journal.directory)}"
     yield f"- Started: {journal.started}" + (f", ended: {journal.ended}" if journal.ended else "")
-    bounds = f"identical comparisons needed in a row: {journal.pairs}; rounds that search: at most {journal.max_rounds}"
+    bounds = f"{comparisons_needed(journal.pairs)}; rounds that search: at most {journal.max_rounds}"
     yield f"- reprokit {journal.reprokit}; {bounds}"
     yield f"- Verdict: {VERDICTS[journal.verdict]}" + (f": {escaped(journal.why)}" if journal.why else "")
     yield ""
@@ -156,7 +157,7 @@ def _recipe(journal: RoundJournal) -> Iterator[str]:
     for change in journal.changes:
         yield f"- {change_in_words(change)}"
     yield from ("", f"    reprokit record --recipe recipe.toml -- {printable(shlex.join(journal.command))}")
-    yield from ("", f"The final settings were identical in {journal.identical} of {journal.identical} comparisons.", "")
+    yield from ("", settings_were_enough(journal.identical), "")
 
 
 def _open_causes(journal: RoundJournal) -> Iterator[str]:

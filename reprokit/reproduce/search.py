@@ -16,6 +16,7 @@ from reprokit.reproduce import diagnosis
 from reprokit.reproduce.diagnosis import PATCH, SINGLE, Candidate, Certainty
 from reprokit.reproduce.journal import BARE, CHEAPER, CURE, ENTROPY, LOCATE, PROFILE, SMALLEST, Attempt, Round
 from reprokit.reproduce.trial import SearchState, TrialOutcome, not_applied
+from reprokit.verify.verdict import RUNS_ARE_SAME, RUNS_DIFFER, not_needed, not_needed_in, replays_were_same
 
 RACING_REPLAYS = 4  # if something depends on timing, as two runs may agree by chance
 MOST_REPLAYS = 8  # limit for a trial of whether a guilty operator matters
@@ -101,7 +102,7 @@ class Reproduction:
     def _repeats_with_entropy(self, replayed: TrialOutcome) -> bool:
         state = self._state
         tried = self._trials.trial(ENTROPY, "the same entropy again, nothing else", state.base, before=replayed)
-        equal = f"with the recorded entropy, {tried.equal} of {tried.equal} replays were identical"
+        equal = replays_were_same(tried.equal)
         state.adopt(state.base, tried, equal)
         words = self._journal.why if tried.identical else "entropy is not the only difference"
         self._trials.conclude(tried.round, words)
@@ -207,7 +208,7 @@ class Reproduction:
             self._trials.conclude(tried.round, tried.failed)
             return
         self._state.adopt(settings, tried)
-        self._trials.conclude(tried.round, "the runs are identical" if tried.identical else "the runs still differ")
+        self._trials.conclude(tried.round, RUNS_ARE_SAME if tried.identical else RUNS_DIFFER)
 
     def _exclude_failing(self, tried: TrialOutcome, chosen: list[Candidate]) -> None:
         """Exclude the option that makes the training fail; of several options, each is tried alone next."""
@@ -254,9 +255,9 @@ def _try_without(state: SearchState, option: str) -> None:
         trials.discard(tried.recording, tried.replay)
         trials.conclude(tried.round, f"{tried.failed or 'the runs differ'}: {option} is needed")
         return
-    state.exclude(candidate, f"not needed: without it replays were identical ({tried.equal})")
+    state.exclude(candidate, not_needed_in(tried.equal))
     state.adopt(less, tried)
-    trials.conclude(tried.round, f"the runs are identical: {option} is not needed")
+    trials.conclude(tried.round, not_needed(option))
 
 
 def _replays_to_tell(state: SearchState, candidate: Candidate) -> int | None:

@@ -330,7 +330,7 @@ def _attention(
 ) -> Iterator[str]:
     planned = 2 * study.pairs * len(study.setup)
     if len(results) < planned:
-        yield f"The study is not complete: {len(results)} of {planned} runs were made."
+        yield f"The study lacks runs: {len(results)} of {planned} were made."
     for setup in setups:
         if setup.failed and not setup.finished:
             yield f"No run of {setup.name} finished ({setup.failed} failed): nothing is known about it."

@@ -286,13 +286,13 @@ def _of_comparison(bare: PairResult, comparison: Comparison, *, together: bool) 
     is_unknown = any(child.verdict is Verdict.NOT_COMPARED for child in children)
     is_known = bool(differing) or (not is_unknown and (not together or judged))
     from reprokit.verify.compare.runs import not_loaded
-    from reprokit.verify.verdict import shortened, verdict_line
+    from reprokit.verify.verdict import BUT_FOR_OUTPUTS, shortened, verdict_line
 
     sides: tuple[tuple[RunFile, Side], ...] = (comparison.left.run, "left"), (comparison.right.run, "right")
     expected = {text for side in sides for state, text in not_loaded(*side) if state.code in EXPECTED}
     words = verdict_line(comparison)
     if together and comparison.identical is False and not differing:
-        words = "identical, but for outputs, which were not compared"
+        words = BUT_FOR_OUTPUTS
     evaluation = next((child for child in children if child.name == EVALUATION), None)
     facts = [leaf for leaf in comparison.tree.leaves() if leaf.can_change_results][:MAX_FACTS]
     surroundings = [f"{leaf.name} can change results: {leaf.left} against {leaf.right}" for leaf in facts]

@@ -6,14 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from reprokit.difference import Verdict
 from reprokit.study.facts import Analysis, Overhead, SetupFacts
 from reprokit.study.wording import between, change, percent, quantity
+from reprokit.verify.verdict import pairs_are
 
 RECORDED: Final = ("recorded", "patched and recorded")
 MOST: Final = 6  # limit of sentences per answer; the tables have all
 
 
-Outcome = Literal["identical", "different", "tolerated", "not-compared"]  # tolerated: identical as far as compared
+Outcome = Literal[
+    "identical", "different", "tolerated", "not-compared"
+]  # tolerated: some were not compared
 
 
 @dataclass(frozen=True)
@@ -63,31 +67,27 @@ def _headline(recorded: list[SetupFacts]) -> tuple[Outcome, str]:
     missing = sum(setup.pairs.not_compared for setup in recorded)
     if not different:
         left = f", {missing} could not be compared" if missing else ""
-        headline = f"With reprokit it repeats: {_of(identical, identical)} identical{left}"
+        headline = f"With reprokit it repeats: {pairs_are(identical, identical)}{left}"
         return "tolerated" if missing else "identical", headline
-    return "different", f"With reprokit it does not always repeat: {_of(different, identical + different)} different"
-
-
-def _of(count: int, total: int) -> str:
-    verb = "is" if total == 1 else "are"
-    return f"{count} of {total} pair{'' if total == 1 else 's'} {verb}"
+    total = identical + different
+    return "different", f"With reprokit it does not always repeat: {pairs_are(different, total, Verdict.DIFFERENT)}"
 
 
 def _repeats(recorded: list[SetupFacts]) -> Iterator[str]:
     if not recorded:
         yield "That was not asked: no setup of this study records and replays."
-    yield from (_pairs_of(setup, "identical", ", bit for bit") for setup in recorded)
+    yield from (_pairs_of(setup, Verdict.IDENTICAL, ", bit for bit") for setup in recorded)
 
 
-def _pairs_of(setup: SetupFacts, verdict: Literal["identical", "different"], more: str = "") -> str:
+def _pairs_of(setup: SetupFacts, verdict: Verdict, more: str = "") -> str:
     """Return the share of a setup's pairs with a property, in words."""
     pairs, head = setup.pairs, f"{setup.name} ({setup.words}):"
     compared = pairs.identical + pairs.different
     if not compared:
         return f"{head} no pair could be compared."
-    count = pairs.identical if verdict == "identical" else pairs.different
+    count = pairs.identical if verdict is Verdict.IDENTICAL else pairs.different
     missing = f"; {pairs.not_compared} more could not be compared" if more and pairs.not_compared else ""
-    return f"{head} {_of(count, compared)} {verdict}{more}{missing}."
+    return f"{head} {pairs_are(count, compared, verdict)}{more}{missing}."
 
 
 def _varies(analysis: Analysis) -> Iterator[str]:
@@ -97,7 +97,7 @@ def _varies(analysis: Analysis) -> Iterator[str]:
     ]
     if not bare:
         yield "That was not asked: every setup of this study holds something."
-    yield from (_pairs_of(setup, "different") for setup in bare)
+    yield from (_pairs_of(setup, Verdict.DIFFERENT) for setup in bare)
     yield analysis.sentences.variance
 
 

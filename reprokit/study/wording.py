@@ -8,6 +8,7 @@ from typing import Final
 
 from reprokit.printable import cut
 from reprokit.study import facts, statistics
+from reprokit.verify.verdict import every_pair_was, nothing_varies, nothing_varies_in, pairs_are
 
 MAX_TEXT: Final = 400  # characters of a text of a run
 MAX_LISTED: Final = 8
@@ -102,7 +103,7 @@ def pairs(counts: facts.PairCounts) -> str:
     if share.count == 0:
         needed = statistics.pairs_to_exclude(FEW)
         more = f"; to bring that below {percent(FEW)} takes {needed} pairs" if share.of < needed else ""
-        return f"{share.of} of {share.of} pairs are identical{left}. With 95 % confidence {of(share)}{more}."
+        return f"{pairs_are(share.of, share.of)}{left}. With 95 % confidence {of(share)}{more}."
     return f"{share.count} of {share.of} pairs differ{left}. With 95 % confidence {of(share)}."
 
 
@@ -154,7 +155,7 @@ def variance(row: facts.Variance) -> str:
     head = f"{row.evaluation} in {row.setup}, between {which}:"
     comparisons = _comparisons(row)
     if row.zero:
-        return f"{head} nothing varies in {comparisons} comparisons{_left_open(row, comparisons)}."
+        return f"{head} {nothing_varies(comparisons)}{_left_open(row, comparisons)}."
     if not comparisons:
         return f"{head} no two runs can be compared."
     parts = []
@@ -206,7 +207,7 @@ def process(row: facts.ProcessVariance) -> str:
     if not row.spread.comparisons:
         return f"{head} no two values can be compared{notes}."
     if not row.spread.largest:
-        return f"{head} nothing varies{notes}."
+        return f"{head} {nothing_varies(row.spread.comparisons)}{notes}."
     return f"{head} up to {number(row.spread.largest)}{notes}."
 
 
@@ -223,9 +224,7 @@ def all_pairs(setups: Sequence[tuple[str, facts.PairCounts]]) -> str:
     sentences = []
     if same:
         most = max(share.interval.high or 0.0 for _, share in compared if share.count == 0)
-        sentences.append(
-            f"Every pair of {_listed(same)} was identical; with 95 % confidence no more than {percent(most, 2)}"
-        )
+        sentences.append(f"{every_pair_was(_listed(same))}; with 95 % confidence no more than {percent(most, 2)}")
         sentences[-1] += f" of further pairs of {'it' if len(same) == 1 else 'each'} would differ"
         needed = statistics.pairs_to_exclude(FEW)
         sentences[-1] += f" ({needed} equal pairs would bring that below {percent(FEW)})." if most > FEW else "."
@@ -276,7 +275,7 @@ def all_variances(rows: Sequence[facts.Variance]) -> str:
     varying = {row.setup for row in rows if not row.zero}
     zero = [setup for setup in dict.fromkeys(row.setup for row in rows) if setup not in varying]
     if zero:
-        sentences.append(f"In {_listed(zero)} nothing varies that was compared.")
+        sentences.append(nothing_varies_in(_listed(zero)))
     return " ".join(sentences) or "No two runs have a score that could be compared."
 
 

@@ -14,6 +14,7 @@ from reprokit.difference import BookkeepingKind, Difference, Verdict
 from reprokit.verify.ignores import behind_verdict
 
 if TYPE_CHECKING:
+    from reprokit.model.resumption import ResumeFinding
     from reprokit.verify.compare.hosts import HostsComparison
     from reprokit.verify.compare.runs import Comparison
 
@@ -91,6 +92,95 @@ def files_line(tree: Difference) -> str:
     files = sum(1 for leaf in tree.leaves() if leaf.left != "directory")
     content = f"{files} files hold the same" if tree.children else tree.detail or "the same bytes"
     return f"identical: {content}"
+
+
+# ---- of several pairs of runs: studies, reproductions, gates -------------------------------------------------------
+
+
+def pairs_are(count: int, total: int, verdict: Verdict = Verdict.IDENTICAL) -> str:
+    """Return how many of the compared pairs have a verdict."""
+    verb = "is" if total == 1 else "are"
+    return f"{count} of {total} pair{'' if total == 1 else 's'} {verb} {verdict.value}"
+
+
+def every_pair_was(setups: str) -> str:
+    """Return that no compared pair of these setups differed."""
+    return f"Every pair of {setups} was identical"
+
+
+def nothing_varies(comparisons: int) -> str:
+    """Return that no measure of an evaluation differed in some comparisons of two runs."""
+    return f"nothing varies in {comparisons} comparison{'' if comparisons == 1 else 's'}"
+
+
+def nothing_varies_in(setups: str) -> str:
+    """Return that no measure of an evaluation differed in these setups."""
+    return f"In {setups} nothing varies that was compared."
+
+
+def replays_were_same(count: int) -> str:
+    """Return how many replays in a row were like their recordings, with the same entropy and nothing else."""
+    return f"with the recorded entropy, {count} of {count} replays were identical"
+
+
+def settings_were_enough(count: int) -> str:
+    """Return in how many comparisons the final settings made the runs equal."""
+    return f"The final settings were identical in {count} of {count} comparisons."
+
+
+def not_needed(option: str) -> str:
+    """Return that runs are equal without an option."""
+    return f"the runs are identical: {option} is not needed"
+
+
+def not_needed_in(replays: int) -> str:
+    """Return that replays were equal without an option."""
+    return f"not needed: without it replays were identical ({replays})"
+
+
+def comparisons_needed(pairs: int) -> str:
+    """Return how many comparisons have to come out equal one after the other."""
+    return f"identical comparisons needed in a row: {pairs}"
+
+
+def answered(requests: int, share: str) -> str:
+    """Return what part of its requests a replay was answered with the recorded bytes, at the recorded place."""
+    return f"{share} of {requests} requests were answered exactly"
+
+
+RUNS_ARE_SAME, RUNS_DIFFER = "the runs are identical", "the runs still differ"
+BUT_FOR_OUTPUTS = "identical, but for outputs, which were not compared"
+ALL_REPEAT = "passed: every training is bitwise identical"
+GOLDEN_KEPT = "the golden was not changed, as a run and its replay are not identical"
+RULES = {  # of a gate
+    "paired": "A run and its replay must be identical",
+    "varied": "A replay in other surroundings must be identical",
+    "golden": "A replay of the golden must be identical",
+}
+
+
+# ---- of a resumed training -----------------------------------------------------------------------------------------
+
+
+def resumed_line(finding: ResumeFinding, missing: str, others: str) -> str:
+    """Return whether a resumed training is the whole one; `missing` and `others` name what it lacks, what differs."""
+    if finding.is_exact:
+        what = "in its steps, its files, what it printed and what it logged"
+        return f"exact: the resumed training is the whole one, bit for bit, {what}"
+    if finding.others and finding.first is None:
+        cause = f"; the checkpoint lacks {missing}: put in from the whole training, that makes them the same"
+        same = f"all {finding.compared:,} steps compared are the whole training's"
+        return f"not exact: {same}, and these are not: {others}{cause if finding.proved else ''}"
+    if not finding.proved:
+        tried = "no part of the state that was seen makes it the whole one, so that " if finding.trials else ""
+        return f"not exact: the resumed training is another one; {tried}it lacks something that was not seen"
+    return (
+        f"not exact: the checkpoint lacks {missing}; put in from the whole training, that makes the resumed one"
+        f" identical in all of the {finding.window:,} steps compared"
+    )
+
+
+NOT_PROVED = "; not proved to matter"
 
 
 def _but_for(comparisons: Iterable[Comparison]) -> str:

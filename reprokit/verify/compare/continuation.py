@@ -197,11 +197,17 @@ def _value(raw: dict[str, Any]) -> Any:
     if raw["k"] == "history":
         return {name: tuple(map(repr, map(metric_lines.exact, values))) for name, values in raw["values"].items()}
     kept = raw if raw["k"] == "log" else {key: raw[key] for key in raw if key not in _COUNTED_FROM_START}
-    return metric_lines.content(kept, Normalizations())
+    data = metric_lines.content(kept, Normalizations())
+    return (raw["steps"], data) if raw["k"] == "epoch" else data
 
 
 def _equal_values(left: Any, right: Any) -> bool:
-    """Return whether two values are equal; of histories the last ones, as a resumed fit has fewer epochs."""
+    """Return whether two values are equal; of histories the last ones, as a resumed fit has fewer epochs.
+
+    The epoch in which a training resumes has fewer steps, and so another mean.
+    """
+    if isinstance(left, tuple) and isinstance(right, tuple) and left[0] != right[0]:
+        return True
     if not isinstance(left, dict) or not isinstance(right, dict):
         return bool(left == right)
     return left.keys() == right.keys() and all(left[name][-len(right[name]) :] == right[name] for name in left)

@@ -9,7 +9,7 @@ from typing import Any
 from reprokit.printable import printable
 from reprokit.verify.compare.suggestions import IgnoreSuggestions, SuggestedRule
 from reprokit.verify.ignores import CONSOLE, OUTPUTS
-from reprokit.verify.verdict import verdict_line
+from reprokit.verify.verdict import RUNS_ARE_SAME, verdict_line
 
 FORMAT = 1
 KEYS = {"ignore": OUTPUTS, "ignore_console": CONSOLE}
@@ -33,7 +33,7 @@ def _lines(found: IgnoreSuggestions) -> Iterator[str]:
             yield "]"
     yield from (f"# not proposed: {left.place}: {left.why}" for left in found.unsuggested)
     if found.suffices:
-        yield f"# {'with these lines ' if found.rules else ''}the runs are identical"
+        yield f"# {'with these lines ' if found.rules else ''}{RUNS_ARE_SAME}"
     for comparison in found.comparisons:
         if not comparison.identical:
             sides = f"{comparison.left.path} and {comparison.right.path}"
