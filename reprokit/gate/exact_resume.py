@@ -11,8 +11,7 @@ from reprokit.gate.trainings import GateTraining
 from reprokit.launch.interruption import Interruption
 from reprokit.questions.resume import ResumeStudy, ResumeWork
 from reprokit.questions.resume_text import verdict
-
-NAME = "exact resume"
+from reprokit.verify.verdict import EXACT_RESUME
 
 
 def judge(
@@ -29,6 +28,6 @@ def judge(
     words = verdict(finding)
     if finding.is_exact:
         shutil.rmtree(place, ignore_errors=True)
-        yield Case(suite=REQUIRED, name=NAME, outcome=PASSED, right=words)
+        yield Case(suite=REQUIRED, name=EXACT_RESUME, outcome=PASSED, right=words)
     else:
-        yield Case(suite=REQUIRED, name=NAME, outcome=FAILED, message=words)
+        yield Case(suite=REQUIRED, name=EXACT_RESUME, outcome=FAILED, message=words)

@@ -30,7 +30,8 @@ class PartSaid(msgspec.Struct, frozen=True, kw_only=True):
 
     part: str
     step: int  # of the whole training
-    names: list[str]  # names of tensors and values
+    names: list[str]  # names of tensors and values; of numbers with both values
+    objects: list[str] = []  # the names alone
     idle: bool = False  # a random generator that no step draws from: no difference
 
 

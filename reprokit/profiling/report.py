@@ -260,7 +260,7 @@ def _advice(run: RunFile, blamed: list[Finding]) -> Iterator[str]:
     if patches:
         yield f"try: reprokit record --patch {shlex.quote(','.join(map(str, patches)))} -- {command}"
     if blamed:
-        yield f"or have cures tried and proved: reprokit reproduce -- {command}"
+        yield f"or have cures tried, a pair of runs for each: reprokit reproduce -- {command}"
     elif run.signal or run.exit_code:
         how = f"by {run.signal}" if run.signal else f"with exit status {run.exit_code}"
         yield f"the command ended {how}: what it would have done after that is not known"

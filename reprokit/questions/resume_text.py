@@ -60,6 +60,8 @@ def lines(finding: ResumeFinding) -> Iterator[str]:
     yield from (_part(part, is_proved=finding.proved) for part in finding.parts)
     if finding.first is None:
         yield from (f"  differs after it: {other.name}: {other.detail}" for other in finding.others[:MOST_OTHERS])
+        if finding.others:
+            yield "  (left: the whole training; right: the resumed one)"
     yield from (f"  note: {note}" for note in finding.notes)
     if finding.runs:
         yield f"  runs: {finding.runs['whole'].rpartition('/')[0]}"
@@ -72,16 +74,10 @@ def verdict(finding: ResumeFinding) -> str:
 
 def _missing(finding: ResumeFinding) -> Iterator[str]:
     """Yield what the checkpoint lacks; variables of the script by their names."""
-    names = {part.part: [_name(text) for text in part.names] for part in finding.parts}
+    names = {part.part: part.objects for part in finding.parts}
     for part in finding.missing:
         is_named = part in (VARIABLES, OTHERS) and finding.proved and part in names
         yield f"{words_of(part)} ({listed(names[part], NAMED)})" if is_named else words_of(part)
-
-
-def _name(text: str) -> str:
-    """Return the name alone of "train.py: best: 0.3 in the whole training, 0.0 here"."""
-    name, separator, _ = text.partition(" in the whole training, ")
-    return name.rpartition(": ")[0] if separator else name
 
 
 def _others(finding: ResumeFinding) -> str:

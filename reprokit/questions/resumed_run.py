@@ -239,7 +239,8 @@ class ResumeOutcome:
             PartSaid(
                 part=difference.part,
                 step=difference.step + self.whole.offset,
-                names=difference.described(variables if difference.part == VARIABLES else None)[:MAX_NAMES],
+                names=difference.described(chosen := variables if difference.part == VARIABLES else None)[:MAX_NAMES],
+                objects=[name for name in difference.names if chosen is None or name in chosen][:MAX_NAMES],
                 idle=difference.is_idle,
             )
             for difference in self.parts

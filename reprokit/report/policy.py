@@ -38,7 +38,7 @@ class Policy(msgspec.Struct, frozen=True):
             raise PolicyNotMet(f"the statement's verdict is {rerun.verdict}, not {self.verdict} as required")
         if self.verdict == "identical" and rerun.ignored_differences and not self.allow_ignored:
             what = f"{rerun.ignored_differences} differences were ignored, as its signer declared"
-            raise PolicyNotMet(f"the statement's verdict is identical, but {what}; --allow-ignored accepts that")
+            raise PolicyNotMet(f"the statement's verdict is {self.verdict}, but {what}; --allow-ignored accepts that")
         if self.executed and rerun.executed_by != "signer":
             raise PolicyNotMet("the statement was made from run directories: its signer did not execute the runs")
         for run in rerun.runs if self.command is not None else ():

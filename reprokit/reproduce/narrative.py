@@ -14,11 +14,11 @@ from reprokit.printable import printable
 from reprokit.reproduce import journal as journals
 from reprokit.reproduce.diagnosis import place
 from reprokit.reproduce.journal import Attempt, Change, Cost, Outcome, Round, RoundJournal
-from reprokit.verify.verdict import comparisons_needed, settings_were_enough
+from reprokit.verify.verdict import REPRODUCED, comparisons_needed, settings_were_enough
 
 VERDICTS = {
     journals.RUNNING: "still running",
-    journals.IDENTICAL: "**identical**, bit for bit",
+    journals.IDENTICAL: REPRODUCED,
     journals.DIFFERENT: "**not reproduced**",
     journals.INTERRUPTED: "interrupted",
     journals.FAILED: "stopped by an error",

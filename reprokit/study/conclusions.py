@@ -15,9 +15,7 @@ RECORDED: Final = ("recorded", "patched and recorded")
 MOST: Final = 6  # limit of sentences per answer; the tables have all
 
 
-Outcome = Literal[
-    "identical", "different", "tolerated", "not-compared"
-]  # tolerated: some were not compared
+Outcome = Literal["identical", "different", "tolerated", "not-compared"]  # tolerated: some were not compared
 
 
 @dataclass(frozen=True)

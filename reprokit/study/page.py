@@ -18,6 +18,7 @@ from reprokit.study.conclusions import RECORDED, answers
 from reprokit.study.facts import SOURCES, Analysis, SetupFacts
 from reprokit.study.tables import Row, TableRows
 from reprokit.study.wording import size
+from reprokit.verify.verdict import EQUAL_PAIRS
 
 BEFORE_UNIT: Final = re.compile(r"(?<=[0-9]) (?=(?:%|s|B|[KMGT]iB)(?![A-Za-z]))")
 PAGE_LIBRARIES: Final = ("jinja2", "scipy")
@@ -27,7 +28,7 @@ MAX_NOTES: Final = 60
 MAX_CELL: Final = 240  # characters
 OUTCOMES: Final = {"identical": "identical", "different": "different", "not compared": "not-compared"}
 SETUPS: Final = (
-    *("setup", "what is done", "left to vary", "seeds", "patches", "runs finished", "failed", "pairs identical"),
+    *("setup", "what is done", "left to vary", "seeds", "patches", "runs finished", "failed", EQUAL_PAIRS),
 )
 HOST: Final = {
     "name": "name",

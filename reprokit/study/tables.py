@@ -15,6 +15,7 @@ from reprokit.screen import Cells, print_rows
 from reprokit.study import wording
 from reprokit.study.facts import Analysis, Inconsistent, Overhead, PairFacts, SetupFacts, Spread, Variance
 from reprokit.study.wording import number, points, quantity
+from reprokit.verify.verdict import NOTHING_VARIES
 
 MAX_ROWS = 200  # rows per table on the screen; the CSV files and the JSON document have all
 
@@ -107,7 +108,7 @@ def _variance(row: Variance) -> Row:
     accuracy = _both(row.accuracy, points) if row.accuracy is not None else "-"
     classes = f"{points(row.class_largest)} ({points(row.class_deviation)})" if row.class_largest is not None else "-"
     mae = _both(row.mae, number) if row.mae is not None else "-"
-    notes = "; ".join(row.notes) or ("nothing varies" if row.zero else "")
+    notes = "; ".join(row.notes) or (NOTHING_VARIES if row.zero else "")
     scores = accuracy, classes, _inconsistent(row.inconsistent), mae
     return (row.setup, row.source, row.evaluation, *scores, row.way, notes)
 

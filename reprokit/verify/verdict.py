@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 NOT_BITWISE = "not bitwise identical; within the tolerance asked for"
 NOT_KNOWN = "nothing that was compared differs, but both runs changed what could not be compared"
+NOTHING_VARIES = "nothing varies"
 EVERYTHING = "everything that was recorded and is compared is the same"
 
 _LONG_DIGEST = re.compile(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}")
@@ -110,7 +111,7 @@ def every_pair_was(setups: str) -> str:
 
 def nothing_varies(comparisons: int) -> str:
     """Return that no measure of an evaluation differed in some comparisons of two runs."""
-    return f"nothing varies in {comparisons} comparison{'' if comparisons == 1 else 's'}"
+    return f"{NOTHING_VARIES} in {comparisons} comparison{'' if comparisons == 1 else 's'}"
 
 
 def nothing_varies_in(setups: str) -> str:
@@ -148,6 +149,8 @@ def answered(requests: int, share: str) -> str:
     return f"{share} of {requests} requests were answered exactly"
 
 
+EQUAL_PAIRS = "pairs identical"  # the head of a column of numbers
+REPRODUCED = "**identical**, bit for bit"
 RUNS_ARE_SAME, RUNS_DIFFER = "the runs are identical", "the runs still differ"
 BUT_FOR_OUTPUTS = "identical, but for outputs, which were not compared"
 ALL_REPEAT = "passed: every training is bitwise identical"
@@ -180,6 +183,7 @@ def resumed_line(finding: ResumeFinding, missing: str, others: str) -> str:
     )
 
 
+EXACT_RESUME = "exact resume"  # a gate's requirement
 NOT_PROVED = "; not proved to matter"
 
 

@@ -143,7 +143,7 @@ class Continuation:
 def _words(leaf: Difference) -> str:
     if not leaf.left or not leaf.right:
         return f"only the {'resumed' if not leaf.left else 'whole'} training left it"
-    return leaf.detail.replace("the left run", "the whole training").replace("the right run", "the resumed one")
+    return leaf.detail
 
 
 def _named(side: OutputsFile | None, path: str) -> OutputFile | None:

@@ -1,0 +1,54 @@
+"""What promises that something was shown is said in one module, from what was compared and what was not."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2] / "reprokit"
+PROMISE = re.compile(r"\b(?:identical|exact(?:ly)?|prove[dn]|complete(?:ly)?|each once|nothing varies)\b", re.IGNORECASE)
+MAKES_THEM = ROOT / "verify" / "verdict.py"
+NO_PROMISES = {  # why
+    "model/resumption.py": "the names of verdicts in a document",
+    "study/statistics.py": "the names of exact statistical tests",
+    "verify/bookkeeping/names.py": "the vocabulary of files",
+}
+
+
+def spoken(tree: ast.Module, *, has_help: bool) -> Iterator[tuple[int, str]]:
+    """The texts that a module may print: not its docstrings, nor the help of options, nor names without a space."""
+    silent: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            first = node.body[0] if node.body else None
+            silent |= {id(first.value)} if isinstance(first, ast.Expr) else set()
+            decorators = getattr(node, "decorator_list", [])
+            silent |= {id(part) for decorator in decorators for part in ast.walk(decorator)}
+    functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    roots = functions if has_help else [tree]
+    for root in roots:
+        for node in ast.walk(root):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in silent:
+                yield node.lineno, node.value
+
+
+def promises(path: Path) -> list[str]:
+    """Where a module says such a word in a sentence."""
+    has_help = path.parent == ROOT / "cli"
+    texts = spoken(ast.parse(path.read_text()), has_help=has_help)
+    return [f"line {number}: {text}" for number, text in texts if PROMISE.search(text) and " " in text.strip()]
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_other_module_says_so(path: Path) -> None:
+    if path != MAKES_THEM and str(path.relative_to(ROOT)) not in NO_PROMISES:
+        assert promises(path) == []
+
+
+def test_the_search_finds_them() -> None:
+    assert len(promises(MAKES_THEM)) > 20
+    assert all(promises(ROOT / path) for path in NO_PROMISES)
