@@ -22,7 +22,7 @@ def run_context(run: RunDirectory, scan: MetricsScan) -> RunContext:
     agents = [process.agent for process in scan.processes.values()]
     ids = {facts.launcher_pid, *(head.pid for head in heads.values()), *(agent.pid for agent in agents if agent)}
     started, ended = timestamp(facts.started) or 0.0, timestamp(facts.ended or "") or 0.0
-    return RunContext(frozenset(ids), started, ended, facts.working_directory)
+    return RunContext(frozenset(ids), started, ended, facts.working_directory, host=facts.host)
 
 
 def with_directories(contexts: Contexts, pairs: list[PairedName]) -> Contexts:
