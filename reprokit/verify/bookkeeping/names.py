@@ -136,7 +136,7 @@ _OF_RUNS = _of(
     " instance execution launch attempt task notebook mlflow wandb view syncing slurm"
 )
 _WHOLE_RUNS = _of("run runs session sessions job jobs experiment execution launch mlflow wandb slurm")
-RUNS = _of("run runs session experiment version exp trial job name")
+RUNS = _of("run runs session experiment version exp trial job name mlruns")
 RUN_DIRECTORIES = _of("version run runs exp experiment session train val predict tune tb tensorboard")
 PROCESS_IDS = _of("pid pids ppid tid processid threadid")
 _NEAR_PROCESS_IDS = _of("process worker thread kernel server child subprocess launcher")

@@ -32,6 +32,7 @@ class RunContext:
     directory: str = ""  # its working directory
     directories: tuple[tuple[str, str], ...] = ()  # its directories under other names than in the other run: both names
     host: str = ""
+    own_names: tuple[str, ...] = ()  # that trackers made up for it and its models, in the same order in both runs
 
 
 Contexts: TypeAlias = "tuple[RunContext, RunContext]"
@@ -84,6 +85,8 @@ def recognized(
     shape = shapes[0]
     if names.is_result(around):
         return None
+    if _are_own_names(texts, contexts):
+        return BookkeepingKind.ID
     if names.of_host(name.words) and _are_hosts(texts, contexts):
         return BookkeepingKind.HOST
     if shape is None or shapes[1] is None:
@@ -101,6 +104,11 @@ def _are_names_of_directories(texts: list[str], contexts: Contexts) -> bool:
     pairs = zip(*(context.directories for context in contexts), strict=False)
     base_names = ([os.path.basename(pair[0]) for pair in sides] for sides in pairs)
     return any(names_of_pair == texts for names_of_pair in base_names) and min(map(len, texts)) >= SHORTEST_NAME
+
+
+def _are_own_names(texts: list[str], contexts: Contexts) -> bool:
+    left, right = (context.own_names for context in contexts)
+    return tuple(texts) in zip(left, right, strict=False)
 
 
 def _are_hosts(texts: list[str], contexts: Contexts) -> bool:
