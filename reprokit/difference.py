@@ -58,6 +58,7 @@ class BookkeepingKind(Enum):
     DATE = "date"
     PROCESS_ID = "process id"
     PORT = "port"
+    HOST = "host name"
     ID = "id"
     ADDRESS = "address"
     PATH = "path"

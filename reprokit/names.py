@@ -244,20 +244,3 @@ def below(directory: str, searched: Callable[[str], bool], depth: int = MAX_DEPT
 def is_environment(directory: str) -> bool:
     """Return whether it is a virtual environment of Python's."""
     return os.path.lexists(os.path.join(directory, ENVIRONMENT))
-
-
-def gone(names: WrittenNames, counts: Callable[[str], bool]) -> set[str]:
-    """Return names that do not exist any more and that the run did not give to another file."""
-    moved = {before for before, after in names.placed if counts(after)}
-    paths = names.opened | {after for _, after in names.placed}
-    return {path for path in paths if counts(path) and not os.path.lexists(path) and not _is_moved(path, moved)}
-
-
-def _is_moved(path: str, moved: set[str]) -> bool:
-    """Return whether it, or a directory above it, was."""
-    while path not in moved:
-        above = os.path.dirname(path)
-        if above == path:
-            return False
-        path = above
-    return True

@@ -333,7 +333,9 @@ class _Comparison:
             return difference
         root = f"{self._format.root}/" if self._format is not None else ""
         paths = dict.fromkeys((f"{self._name}/{part.name.removeprefix(root)}", f"{self._name}/{part.name}"))
-        ignored = declared(list(paths), left, right, of_model=self._format is None or self._format.is_model)
+        is_bookkeeping = difference.verdict is Verdict.BOOKKEEPING
+        of_model = self._format is None or self._format.is_model
+        ignored = declared(list(paths), left, right, of_model=of_model, is_bookkeeping=is_bookkeeping)
         return difference if ignored is None else replace(difference, judged=Verdict.IGNORED, ignored=(ignored,))
 
     def _one_sided(self, left: Part | None, right: Part | None) -> Difference:

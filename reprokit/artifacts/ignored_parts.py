@@ -14,9 +14,12 @@ class DeclaredParts(Protocol):
     """Decides which differing parts of a file are ignored."""
 
     def __call__(
-        self, paths: Sequence[str], left: Part | None, right: Part | None, *, of_model: bool
+        self, paths: Sequence[str], left: Part | None, right: Part | None, *, of_model: bool, is_bookkeeping: bool
     ) -> IgnoredCount | None:
-        """Return the rule that covers a part, by its paths, which begin with the name of the outermost file."""
+        """Return the rule that covers a part, by its paths, which begin with the name of the outermost file.
+
+        Bookkeeping needs no rule, though one may cover it.
+        """
 
 
 class IgnoredParts:

@@ -1,14 +1,17 @@
 """Reads an SQLite database in a separate process (part_process): the schema, and every value of every table.
 
-Nothing in the database is executed: views, triggers and virtual tables are compared by their text.
+Where a table has keys and values, as those of experiment trackers, the path of a value ends with its key. Nothing in
+the database is executed: views, triggers and virtual tables are compared by their text.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sqlite3
 import sys
+from collections.abc import Iterator
 from typing import IO
 
 from reprokit.artifacts.part_process import PartWriter, RefusedFile, serve
@@ -19,6 +22,8 @@ _ENTRIES = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDE
 _TABLES = (
     "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'table' ORDER BY name"  # not virtual ones
 )
+_CONSTRAINT = re.compile(r"(?:CONSTRAINT|CHECK|FOREIGN|PRIMARY|UNIQUE)\b", re.IGNORECASE)
+_OF_SYSTEM = "system/"  # metrics of the machine that MLflow measures at any time
 
 
 def read(file: IO[bytes], parts: PartWriter) -> None:
@@ -28,7 +33,7 @@ def read(file: IO[bytes], parts: PartWriter) -> None:
     for pragma in ("trusted_schema=OFF", "cell_size_check=ON", "query_only=ON"):
         database.execute(f"PRAGMA {pragma}")
     for kind, name, sql in database.execute(_ENTRIES):
-        parts.send("value", f"schema/{kind} {name}", text=str(sql))
+        parts.send("value", f"schema/{kind} {name}", text=_with_sorted_constraints(str(sql)))
     for (name,) in database.execute(_TABLES).fetchall():
         if name != "sqlite_schema":
             _send_rows(database, str(name), parts)
@@ -54,11 +59,45 @@ def _send_rows(database: sqlite3.Connection, table: str, parts: PartWriter) -> N
     quoted = table.replace('"', '""')
     rows = database.execute(f'SELECT * FROM "{quoted}"')
     columns = [column[0] for column in rows.description]
+    key = columns.index("key") if {"key", "value"} <= {*columns} else None
     number = 0
-    for number, row in enumerate(rows, 1):
+    for row in rows:
+        named = str(row[key]) if key is not None else ""
+        if named.startswith(_OF_SYSTEM) and "timestamp" in columns:
+            continue
+        number += 1
         for column, value in zip(columns, row, strict=True):
-            parts.send("value", f"{table}/{number}/{column}", text=_text(value))
+            below = "/" + named.replace("~", "~0").replace("/", "~1") if named and column == "value" else ""
+            parts.send("value", f"{table}/{number}/{column}{below}", text=_text(value))
     parts.send("value", f"{table} (rows)", text=str(number))
+
+
+def _with_sorted_constraints(sql: str) -> str:
+    """Return the text of a table with its constraints in order: SQLAlchemy writes them in that of their addresses."""
+    head, parenthesis, rest = sql.partition("(")
+    if not head.upper().startswith("CREATE TABLE") or any(mark in sql for mark in ("--", "/*", "[")):
+        return sql
+    inner, end, tail = rest.rpartition(")")
+    clauses = list(_clauses(inner))
+    columns = [clause for clause in clauses if not _CONSTRAINT.match(clause)]
+    constraints = sorted(clause for clause in clauses if _CONSTRAINT.match(clause))
+    return head + parenthesis + ",\n".join([*columns, *constraints]) + end + tail
+
+
+def _clauses(text: str) -> Iterator[str]:
+    """Yield what stands between the commas that are in no parentheses and no quotes."""
+    start, depth, quote = 0, 0, ""
+    for at, character in enumerate(text):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"`":
+            quote = character
+        elif character == "," and not depth:
+            yield text[start:at].strip()
+            start = at + 1
+        else:
+            depth += (character == "(") - (character == ")")
+    yield text[start:].strip()
 
 
 def _text(value: object) -> str:

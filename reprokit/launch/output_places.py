@@ -64,6 +64,10 @@ class PlaceNames:
         """Return whether a result at this path should exist at the end: shared memory is usually removed."""
         return self.has_results(path) and not path.startswith(names.SHARED_MEMORY)
 
+    def is_counted_below(self, directory: str) -> bool:
+        """Return whether files are compared or counted in a directory that the run put in place."""
+        return self.has_results(directory) or self.recorded_path(directory).startswith(names.TEMPORARY)
+
     def is_temporary(self, path: str) -> bool:
         """Return whether a file may be a result that is ignored because it lies in a temporary directory."""
         recorded_path = self.recorded_path(path)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import zipfile
 
 MAX_FILES = 100_000
-MAX_GONE = 100  # listed names of files missing at the end, and of temporary ones
+MAX_TEMPORARY = 100  # listed names of files in temporary places
 MAX_BYTES = 64 << 30  # of all files together; past it a file is listed without a digest
 MAX_UNPACKED = 16 << 30  # of one container
 MAX_MEMBERS = 100_000  # of one container
@@ -144,7 +144,7 @@ def collect(
     places = PlaceNames((run, *other), working_directory, moved)
     written = names.written(run)
     resolver = names.Resolver()
-    remaining = set(names.there(written, resolver, places.has_results)) - names.unchanged(run, written)
+    remaining = set(names.there(written, resolver, places.is_counted_below)) - names.unchanged(run, written)
     seen = _results(remaining, places)
     start = None if is_shared else names.start_of(run)
     changed = _changed_files(start, os.path.realpath(working_directory), command, places, written, interrupted)
@@ -153,20 +153,17 @@ def collect(
     temporary = sorted(filter(places.is_temporary, remaining), key=places.recorded_path)
     regular_files = [path for path in results if not os.path.islink(path)]
     links = [path for path in results if os.path.islink(path)]
-    missing = sorted(names.gone(written, places.has_lasting_results), key=places.recorded_path)
     reading = OutputReading(run, interrupted, keep, MAX_BYTES)
     return OutputsFile(
         files=[_output_file(path, places, reading, unseen=path not in seen) for path in regular_files[:MAX_FILES]],
         links=[_output_link(path, places, unseen=path not in seen) for path in links[:MAX_FILES]],
         left_out=max(0, len(regular_files) - MAX_FILES) + max(0, len(links) - MAX_FILES) + (not written.is_whole),
-        gone=[places.name(path) for path in missing[:MAX_GONE]],
-        gone_more=max(0, len(missing) - MAX_GONE),
         directories=sorted(map(places.name, changed.directories)),
         past_the_shim=found_files.has_program_past_the_shim(run),
         found=found_files.collect(run, set(results), places, written),
         cut=changed.cut and places.name(changed.cut),
-        temporary=[places.name(path) for path in temporary[:MAX_GONE]],
-        temporary_more=max(0, len(temporary) - MAX_GONE),
+        temporary=[places.name(path) for path in temporary[:MAX_TEMPORARY]],
+        temporary_more=max(0, len(temporary) - MAX_TEMPORARY),
         more_links=places.more_links,
     )
 

@@ -59,9 +59,6 @@ class OutputsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     files: list[OutputFile] = msgspec.field(default_factory=list)
     links: list[OutputLink] = msgspec.field(default_factory=list)
     left_out: Annotated[int, msgspec.Meta(ge=0)] = 0  # lower bound of files beyond the limits, see docs/limitations.md
-    gone: list[str] = msgspec.field(default_factory=list)  # the first files that were written and removed again
-    gone_more: Annotated[int, msgspec.Meta(ge=0)] = 0  # number of further ones
-
     directories: list[str] = msgspec.field(default_factory=list)  # that were made meanwhile, as OutputFile.path
     found: list[FoundFile] = msgspec.field(default_factory=list)  # of a recording
     past_the_shim: bool = False  # whether a program took part in the recording whose files the shim does not see
@@ -73,15 +70,12 @@ class OutputsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     @property
     def not_compared(self) -> list[str]:
         """Return sentences about the files that are not listed."""
-        gone = _counted(
-            self.gone, self.gone_more, "that {} written {} not there at the end", ("was", "is"), ("were", "are")
-        )
         cut = f"not all files below {self.cut} were looked at: what nothing was seen to write there may be missing"
-        temporary = _counted(
-            self.temporary, self.temporary_more, "{} written to a temporary place", ("was",), ("were",)
-        )
+        count = len(self.temporary) + self.temporary_more
+        which = "1 file was" if count == 1 else f"{count} files were"
+        temporary = f"{which} written to a temporary place, first {self.temporary[0]}" if self.temporary else ""
         links = f"symbolic links beyond the first {MAX_LINKS:,} files may lead to temporary places"
-        return list(filter(None, (gone, temporary, links * self.more_links, cut * bool(self.cut))))
+        return list(filter(None, (temporary, links * self.more_links, cut * bool(self.cut))))
 
     @property
     def not_restorable(self) -> str:
@@ -91,9 +85,3 @@ class OutputsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         what = f"what {which} held before was not kept" if len(lost) == 1 else f"what {len(lost)} files held before"
         more = "" if len(lost) == 1 else f" was not kept, first {which}"
         return f"{what}{more}: a replay starts with what is there" if lost else ""
-
-
-def _counted(names: list[str], more: int, what: str, singular: tuple[str, ...], plural: tuple[str, ...]) -> str:
-    count = len(names) + more
-    which = f"1 file {what.format(*singular)}" if count == 1 else f"{count} files {what.format(*plural)}"
-    return f"{which}, first {names[0]}" if names else ""

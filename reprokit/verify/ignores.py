@@ -21,8 +21,8 @@ from reprokit.difference import Difference, IgnoredThing, counts_of_ignored
 from reprokit.errors import BadConfig, IgnoreRefused
 from reprokit.printable import cut, printable
 from reprokit.user_config import LocatedConfig
+from reprokit.verify.bookkeeping.names import names_result
 from reprokit.verify.pattern_search import SlowPattern, Span, search
-from reprokit.verify.result_names import names_result
 
 OUTPUTS, CONSOLE = "--ignore", "--ignore-console"
 COMMAND_LINE = "the command line"

@@ -42,6 +42,8 @@ CASES = {  # what is there before, and a training
     "appended log": ("echo 1 > log.csv", "wc -l < log.csv > lines; echo 2 >> log.csv"),
     "skipped if it is there": ("", "if [ -e data ]; then echo > skipped; else echo downloaded > data; fi"),
     "made directory": ("", "mkdir out && mkdir out/empty && echo 1 > out/x"),
+    "made hidden directory": ("", "mkdir -p out/.trash && echo 1 > out/x"),
+    "skipped if its place is there": ("", "[ -d store ] || (mkdir -p store/.trash store/0 && echo 1 > store/0/m)"),
     "resumed from its own checkpoint": ("", RESUMING),
     "resumed from an earlier checkpoint": ("echo 5 > ck", RESUMING),
     "removed first": ("mkdir out; echo old > out/old", "ls out > listing; rm -r out; mkdir out; echo new > out/new"),

@@ -15,6 +15,7 @@ class QuickStart:
     name: str
     command: tuple[str, ...]
     prepared_by: tuple[tuple[str, ...], ...] = ()  # commands that are executed before, not recorded
+    result_in: str = ""  # the file in which it leaves what it prints; empty for the console
     advised: tuple[str, ...] = ()  # options of record that verify must name, and that make it identical
 
     @property
@@ -65,5 +66,6 @@ QUICK_STARTS = (
         "papermill",
         ("papermill", "in.ipynb", "out.ipynb", "-p", "lr", "0.05"),
         prepared_by=(("python", "notebook.py"),),
+        result_in="out.ipynb",
     ),
 )

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -39,7 +40,7 @@ class Trial:
 
 def try_out(start: QuickStart, directory: Path) -> Trial:
     """Execute a quick start in directories of its own below `directory`."""
-    results = [_result(_execute(start, directory / name, start.command)) for name in ("bare-1", "bare-2")]
+    results = [_bare(start, directory / name) for name in ("bare-1", "bare-2")]
     varies = results[0] != results[1]
     trial = _compared(start, directory / "default", ())
     if trial[0] is Outcome.WRONG and start.advised and all(option in trial[1] for option in start.advised):
@@ -54,11 +55,12 @@ def _compared(start: QuickStart, place: Path, options: tuple[str, ...]) -> tuple
     runs.mkdir(parents=True)
     first, again = str(runs / "first"), str(runs / "again")
     recorded = _execute(start, place, (COMMAND, "record", *options, "-o", first, "--", *start.command))
+    recorded_result = _result(start, recorded, place)
     replayed = _command(place, (COMMAND, "replay", first, "-o", again))
     verified = _command(place, (COMMAND, "verify", first, again))
     text = verified.stdout + verified.stderr
-    results = _result(recorded), _result(replayed)
-    if recorded.returncode or replayed.returncode:
+    results = recorded_result, _result(start, replayed, place)
+    if recorded.returncode or replayed.returncode or not all(results):
         return (
             Outcome.WRONG,
             f"status {recorded.returncode} and {replayed.returncode}\n{recorded.stderr}{replayed.stderr}{text}",
@@ -100,7 +102,13 @@ def _environment(place: Path) -> dict[str, str]:
     }
 
 
-def _result(done: subprocess.CompletedProcess[str]) -> str:
-    """Return what the quick start printed as its result."""
-    match = _RESULT.search(done.stdout) or _RESULT.search(done.stderr)
-    return match[1] if match else f"none, status {done.returncode}: {done.stderr[-600:]}"
+def _bare(start: QuickStart, place: Path) -> str:
+    return _result(start, _execute(start, place, start.command), place)
+
+
+def _result(start: QuickStart, done: subprocess.CompletedProcess[str], place: Path) -> str:
+    """Return what the quick start printed as its result; an empty text if it did not."""
+    texts = [done.stdout, done.stderr]
+    with suppress(OSError):
+        texts.append((place / start.result_in).read_text() if start.result_in else "")
+    return next((match[1] for match in map(_RESULT.search, texts) if match), "")

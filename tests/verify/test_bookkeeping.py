@@ -188,6 +188,50 @@ def test_a_value_in_a_database_is_a_difference(compared: Compared, tmp_path: Pat
     assert (first.name, first.left, first.right) == ("study.db/t/1/value", "0.5", "0.25")
 
 
+def tracked(path: Path, run: str, loss: float, key: str, value: float, constraints: tuple[str, ...]) -> bytes:
+    """What MLflow keeps in a database; its tables' constraints come in any order."""
+    columns = "run_uuid VARCHAR(32) NOT NULL, start_time BIGINT, artifact_uri VARCHAR(200)"
+    return database(
+        path,
+        f"CREATE TABLE runs ({', '.join([columns, *constraints])})",
+        "CREATE TABLE metrics (key VARCHAR(250), value FLOAT, timestamp BIGINT, run_uuid VARCHAR(32), step BIGINT)",
+        f"INSERT INTO runs VALUES ('{run}', {STARTED * 1000:.0f}, '/w/mlruns/1/{run}/artifacts')",
+        f"INSERT INTO metrics VALUES ('loss', {loss}, 1795944001000, '{run}', 0)",
+        f"INSERT INTO metrics VALUES ('{key}', {value}, 1795944001000, '{run}', 0)",
+        *(f"INSERT INTO metrics VALUES ('system/cpu', {n}, 1795944001000, '{run}', {n})" for n in range(int(value))),
+    )
+
+
+@pytest.mark.parametrize(
+    ("loss", "key", "first"),
+    [
+        (0.5, "train/fit_time", ""),
+        (0.25, "train/fit_time", "metrics/1/value/loss"),
+        (0.5, "survival_time", "metrics/2/value/survival_time"),
+        (0.5, "value", "metrics/2/value/value"),
+    ],
+)
+def test_values_in_a_tracker_s_database_have_their_keys_as_names(
+    compared: Compared, tmp_path: Path, loss: float, key: str, first: str
+) -> None:
+    constraints = "CONSTRAINT pk PRIMARY KEY (run_uuid)", "CHECK (start_time IN (1, 2) OR artifact_uri <> 'a, (b')"
+    sides = [
+        {"mlflow.db": tracked(tmp_path / "made.db", *of_side)}
+        for of_side in (
+            ("1" * 31 + "a", 0.5, key, 1.5, constraints),
+            ("2" * 31 + "b", loss, key, 2.5, constraints[::-1]),
+        )
+    ]
+    found = compared(*sides).tree.first()
+    assert (found.name if found is not None and found.verdict.differs else "") == (first and f"mlflow.db/{first}")
+
+
+def test_a_constraint_or_a_column_of_a_table_is_a_difference(compared: Compared, tmp_path: Path) -> None:
+    tables = ["a INT, b INT, CHECK (a > 1)", "a INT, b INT, CHECK (a > 2)", "b INT, a INT, CHECK (a > 1)"]
+    left, *others = ({"t.db": database(tmp_path / "made.db", f"CREATE TABLE t ({text})")} for text in tables)
+    assert [compared(left, right).verdict for right in others] == [Verdict.DIFFERENT] * 2
+
+
 NO_TIMES: list[tuple[str, bytes, bytes]] = [
     ("r.json", b'{"time_to_event_mae": 3.25}', b'{"time_to_event_mae": 3.5}'),
     ("r.json", b'{"survival_time_pred": 3.25}', b'{"survival_time_pred": 3.5}'),

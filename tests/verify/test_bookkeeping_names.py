@@ -94,6 +94,20 @@ def test_form_and_name_are_both_needed() -> None:
     assert kind("version", '"2026-11-29T09:20:30"', '"2026-11-29T09:20:31"') is None
 
 
+def test_a_short_id_and_a_host_need_their_names() -> None:
+    assert kind("run_id", "3fa85f64", "99ab0cde") is BookkeepingKind.ID
+    assert kind("session_id", "3fa85f64", "99650123") is BookkeepingKind.ID
+    assert kind("session_id", "13985764", "99650123") is None
+    assert kind("sample_id", "3fa85f64", "99ab0cde") is None
+    assert kind("task_id", "boolq1", "boolq2") is None
+    assert kind("version", "3fa85f64", "99ab0cde") is None
+    contexts = RunContext(host="here"), RunContext(host="there")
+    assert recognized(ValueName("hostname"), "'here'", "'there'", contexts) is BookkeepingKind.HOST
+    assert recognized(ValueName("hostname"), "'here'", "'elsewhere'", contexts) is None
+    assert recognized(ValueName("predicted host"), "here", "there", contexts) is None
+    assert recognized(ValueName("label"), "here", "there", contexts) is None
+
+
 def test_a_date_is_one_of_the_run() -> None:
     assert kind("created", "2026-11-29", "2026-11-30") is BookkeepingKind.DATE
     assert kind("created", "1999-11-29", "1999-11-30") is None

@@ -21,9 +21,9 @@ from reprokit.errors import BadConfig, IgnoreRefused, NothingComparable
 from reprokit.model.outputs import OutputFile
 from reprokit.user_config import find
 from reprokit.verify import pattern_search
+from reprokit.verify.bookkeeping.names import names_result, names_weights
 from reprokit.verify.compare.runs import Comparison, compare
 from reprokit.verify.ignores import Ignores, PathPattern, configured, declared
-from reprokit.verify.result_names import names_result, names_weights
 from reprokit.verify.show.comparison import document
 from reprokit.verify.verdict import verdict_line
 from tests.artifacts import samples

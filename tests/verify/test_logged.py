@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from reprokit.difference import Difference, Verdict
+from reprokit.difference import BookkeepingKind, Difference, Verdict
 from reprokit.errors import NothingComparable
 from reprokit.model.outputs import OutputFile
 from reprokit.rundir import seal_file
@@ -114,8 +114,8 @@ def test_what_ends_early_and_what_only_one_run_logged(tmp_path: Path) -> None:
 
 def test_nothing_but_a_tracker_s_own_files_is_nothing_to_compare(tmp_path: Path) -> None:
     files = [
-        [("mlflow.db", content), (f"mlruns/0/{run}/meta.yaml", content)]
-        for run, content in ((MLFLOW_1, b"left"), (MLFLOW_2, b"right"))
+        [(f"wandb/{run}/files/wandb-metadata.json", content), (f"wandb/{run}/logs/debug.log", content)]
+        for run, content in ((RUN_1, b"left"), (RUN_2, b"right"))
     ]
     with pytest.raises(NothingComparable):
         compared(tmp_path, *files)
@@ -161,15 +161,41 @@ def test_a_tolerance_for_metrics_holds_for_files_too(tmp_path: Path) -> None:
 def test_what_is_a_tracker_s_own() -> None:
     own = [
         f"wandb/{RUN_1}/logs/debug.log", f"wandb/{RUN_1}/files/wandb-metadata.json", "wandb/debug-internal.log",
-        f"mlruns/0/{MLFLOW_1}/meta.yaml", "mlruns/0/meta.yaml", f"mlruns/0/{MLFLOW_1}/tags/mlflow.user", "mlflow.db",
-        f"mlruns/0/models/m-{MLFLOW_1}/artifacts/MLmodel", f"mlruns/0/{MLFLOW_1}/metrics/loss",
+        f"mlruns/0/{MLFLOW_1}/metrics/loss", ".config/mlflow/telemetry.json",
     ]  # fmt: skip
     compared_ = [
         f"wandb/{RUN_1}/run-kci87lir.wandb", f"mlruns/0/{MLFLOW_1}/params/rate", "debug.log", "model/MLmodel",
-        f"mlruns/0/{MLFLOW_1}/artifacts/model.pt", "my.db", "meta.yaml", f"mlruns/0/{MLFLOW_1}/tags/mine",
+        f"mlruns/0/{MLFLOW_1}/artifacts/model.pt", "mlflow.db", "my.db", "meta.yaml",
+        f"mlruns/0/{MLFLOW_1}/meta.yaml", "mlruns/0/meta.yaml", f"mlruns/0/{MLFLOW_1}/tags/mlflow.user",
+        f"mlruns/0/models/m-{MLFLOW_1}/artifacts/MLmodel", f"mlruns/0/{MLFLOW_1}/tags/mine",
     ]  # fmt: skip
     assert [name for name in own if not excluded(name, Normalizations().path(name))] == []
     assert [name for name in compared_ if excluded(name, Normalizations().path(name))] == []
+
+
+def mlflow_model(run: str, model: str, value: float, named: str = "") -> list[tuple[str, bytes]]:
+    """What MLflow's file store holds of a logged model, whose score is that of a run."""
+    place = f"mlruns/0/models/m-{model}"
+    return [
+        (f"mlruns/0/{run}/meta.yaml", f"artifact_uri: /w/mlruns/0/{run}/artifacts\nrun_id: {run}\n".encode()),
+        (f"{place}/artifacts/MLmodel", f"artifact_path: file:///w/{place}\nmodel_uuid: m-{model}\n".encode()),
+        (f"{place}/metrics/score", f"1795959003760 {value} 0 {named or run}\n".encode()),
+    ]
+
+
+def test_ids_that_trackers_made_up_are_bookkeeping_wherever_they_stand(tmp_path: Path) -> None:
+    def trained(name: str, run: str, model: str, value: float = 0.5, named: str = "") -> Path:
+        building = run_with(tmp_path / name, *mlflow_model(run, model, value, named))
+        building.add("tracker", name="mlflow", run=run, place="mlruns", group="0")
+        return building.write()
+
+    models = "1" * 31 + "a", "2" * 31 + "b"
+    left = trained("left", MLFLOW_1, models[0])
+    same = compare(left, trained("same", MLFLOW_2, models[1]))
+    assert same.verdict is Verdict.IDENTICAL, same.tree.first()
+    assert same.tree.bookkeeping() == {BookkeepingKind.ID: 5}
+    assert compare(left, trained("score", MLFLOW_2, models[1], 0.25)).verdict is Verdict.DIFFERENT
+    assert compare(left, trained("named", MLFLOW_2, models[1], named="c" * 32)).verdict is Verdict.DIFFERENT
 
 
 def test_show_lists_them_beside_the_opened_runs_and_spells_out_what_is_hostile(

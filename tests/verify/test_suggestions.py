@@ -10,11 +10,12 @@ import jsonschema
 import numpy as np
 import pytest
 
+from reprokit.difference import BookkeepingKind
 from reprokit.toml_text import loads
+from reprokit.verify.bookkeeping.recognition import RunContext, ValueName, proposed
 from reprokit.verify.compare.runs import Comparison
 from reprokit.verify.compare.suggestions import IgnoreSuggestions, suggest
 from reprokit.verify.ignores import Ignores, declared
-from reprokit.verify.value_forms import RunFacts, named_as_time, recognized
 from tests.artifacts import samples
 from tests.support import shipped_schema
 from tests.verify.runs import Building, replayed, training
@@ -23,46 +24,52 @@ from tests.verify.test_ignores import printed_one, wrote_one
 
 Three = tuple[Building, Building, Building]
 STARTED = 1_767_323_045.0  # of the first run that tests.verify.runs builds
-RUNS = [
-    RunFacts(STARTED, frozenset([4711]), "here", ("/home/a",)),
-    RunFacts(STARTED, frozenset([815]), "there", ("/b",)),
-]
+RUNS = (
+    RunContext(frozenset([4711]), STARTED, directory="/home/a", host="here"),
+    RunContext(frozenset([8150]), STARTED, directory="/b", host="there"),
+)
 
 
 @pytest.mark.parametrize(
-    ("left", "right", "name", "what"),
+    ("left", "right", "name", "kind"),
     [
-        ("2026-01-02", "2026-01-03", "", "a date"),
-        ('"2026-01-02T03:04:05.123Z"', '"2026-01-02T03:04:06Z"', "", "a date"),
+        ("2026-01-02", "2026-01-03", "", BookkeepingKind.DATE),
+        ('"2026-01-02T03:04:05.123Z"', '"2026-01-02T03:04:06Z"', "", BookkeepingKind.DATE),
+        ("03:04:05", "03:04:06", "", BookkeepingKind.DURATION),
         ("03:04:05", "03:04:06", "loss at", None),
-        ("1767323049.25", "1767323100.5", "x", "a time since 1970"),
-        ("1767323049250", "1767323100500", "", "a time since 1970"),
-        ("3.25", "4.5", "train_runtime", "a time by its name"),
-        ("3.25", "4.5", "eval samples per second", "a rate by its name"),
+        ("1767323049.25", "1767323100.5", "x", BookkeepingKind.DATE),
+        ("1767323049250", "1767323100500", "", BookkeepingKind.DATE),
+        ("1767323049", "1767323100", "loss", None),
+        ("3.25", "4.5", "train_runtime", BookkeepingKind.DURATION),
+        ("3.25", "4.5", "step seconds", BookkeepingKind.DURATION),
+        ("3.25", "4.5", "eval samples per second", BookkeepingKind.RATE),
+        ("3.25", "4.5", "fps", BookkeepingKind.RATE),
         ("3.25", "4.5", "survival_time", None),
+        ("3.25", "4.5", "decay_time", None),
+        ("3.25", "4.5", "half_life_seconds", None),
+        ("3.25", "4.5", "predicted_duration", None),
+        ("3.25", "4.5", "time_mae", None),
         ("3.25", "4.5", "best", None),
         ("3.25", "4.5", "", None),
         ("0.5", "0.25", "val_loss", None),
-        ("4711", "815", "", "a process id"),
-        ("4711", "816", "", None),
-        ("here", "there", "", "the name of the host"),
-        ("/home/a/x", "/b/x", "", "a path of the run"),
-        ("0x7f0012345678", "0x7fabcdefabcd", "", "an address in memory"),
-        ("01234567-89ab-cdef-0123-456789abcdef", "fedcba98-89ab-cdef-0123-456789abcdef", "", "a UUID"),
-        ("3fa85f64", "99ab0cde", "run id", "an id by its name"),
+        ("4711", "8150", "", BookkeepingKind.PROCESS_ID),
+        ("4711", "8151", "", None),
+        ("here", "there", "", BookkeepingKind.HOST),
+        ("here", "there", "hostname", BookkeepingKind.HOST),
+        ("here", "here", "", None),
+        ("/home/a/x", "/b/x", "", BookkeepingKind.PATH),
+        ("/tmp/x/a1", "/tmp/y/a1", "", BookkeepingKind.TEMPORARY_NAME),
+        ("0x7f0012345678", "0x7fabcdefabcd", "", BookkeepingKind.ADDRESS),
+        ("01234567-89ab-cdef-0123-456789abcdef", "fedcba98-89ab-cdef-0123-456789abcdef", "", BookkeepingKind.ID),
+        ("3fa85f64", "99ab0cde", "run id", BookkeepingKind.ID),
+        ("3fa85f64", "99ab0cde", "user id", BookkeepingKind.ID),
         ("3fa85f64", "99ab0cde", "H", None),
         ("d41d8cd98f00b204e9800998ecf8427e", "9e107d9d372bb6826bd81d3542a419d6", "weights", None),
+        ("d41d8cd98f00b204e9800998ecf8427e", "9e107d9d372bb6826bd81d3542a419d6", "H", None),
     ],
 )
-def test_forms_are_recognized_and_results_are_not(left: str, right: str, name: str, what: str | None) -> None:
-    form = recognized([left, right], RUNS, name)
-    assert (form and form.what) == what
-
-
-def test_only_times_of_the_run_itself_are_times_by_their_names() -> None:
-    times = (["train", "runtime"], ["wall", "time"], ["elapsed"], ["step", "seconds"], ["fps"])
-    assert all(map(named_as_time, times))
-    assert not any(map(named_as_time, ([], ["travel", "time"], ["half", "life", "seconds"], ["predicted", "duration"])))
+def test_forms_are_proposed_and_results_are_not(left: str, right: str, name: str, kind: BookkeepingKind | None) -> None:
+    assert proposed(ValueName(name), left, right, RUNS) is kind
 
 
 @pytest.fixture
@@ -90,17 +97,17 @@ def date(number: int) -> str:
 
 
 def full(runs: Three) -> None:
-    """Let the runs differ in all that there is a form for; in log.txt and out/ by what is bookkeeping anyway."""
+    """Let the runs differ in all that there is a form for; in log.txt, t.npz and out/ by what is bookkeeping anyway."""
     of_three(
-        runs, "m.json", lambda n: json.dumps({"loss": 0.5, "began": f"2026-01-0{n + 1}", "h": [{"t": STARTED + n}] * 2})
+        runs, "m.json", lambda n: json.dumps({"loss": 0.5, "due": f"2026-01-0{n + 1}", "h": [{"t": STARTED + n}] * 2})
     )
-    of_three(runs, "m.csv", lambda n: f"step,loss,wall time\n1,0.5,{n}.25\n2,0.4,{n}.5\n")
+    of_three(runs, "m.csv", lambda n: f"step,loss,wall time,note\n1,0.5,{n}.25,{date(n)}\n2,0.4,{n}.5,{date(n)}\n")
     of_three(runs, "t.npz", lambda n: samples.npz({"elapsed": np.array(n + 0.5), "w": np.arange(3.0)}))
     of_three(runs, "log.txt", lambda n: f"[03:04:0{n}] began\nloss 0.5\n")
     for number, run in enumerate(runs):
         wrote_one(run, f"out/events-{int(STARTED) + number}.log", "a")
     for number, run in enumerate(runs):
-        printed_one(run, f"loss 0.5\nrun id abcdef1{number} begins\n")
+        printed_one(run, f"loss 0.5\nitem id abcdef1{number} begins\n")
 
 
 def test_what_differs_by_its_form_is_proposed_and_suffices(three: Three) -> None:
@@ -108,11 +115,10 @@ def test_what_differs_by_its_form_is_proposed_and_suffices(three: Three) -> None
     found = suggested(three)
     assert found.unsuggested == ()
     assert {rule.text: rule.reason for rule in found.rules} == {
-        "m.json:began": "a date",
-        "m.json:h/*/t": "a time since 1970",
-        "m.csv:wall time": "a time by its name",
-        "t.npz:elapsed": "a time by its name",
-        r"^run id [A-Za-z\d_-]{6,64}": "an id by its name",
+        "m.json:due": "a date",
+        "m.json:h/*/t": "a date",
+        "m.csv:note": "a date",
+        r"^item id [A-Za-z\d_-]{6,64}": "an id",
     }
     assert found.suffices
 
@@ -159,7 +165,7 @@ def test_names_from_a_run_become_no_patterns(three: Three) -> None:
 
 def test_what_is_declared_already_is_not_proposed_again(three: Three) -> None:
     full(three)
-    found = suggested(three, declared(["m.*", "*.npz:elapsed"], ["run id .*"]))
+    found = suggested(three, declared(["m.*", "*.npz:elapsed"], ["item id .*"]))
     assert found.rules == ()
     assert found.suffices
 
@@ -188,12 +194,12 @@ def test_the_command_writes_a_configuration_that_suffices(three: Three, tmp_path
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("# with these lines the runs are identical\n")
     config = loads(done.stdout)
-    assert (len(config["ignore"]), len(config["ignore_console"])) == (4, 1)
+    assert (len(config["ignore"]), len(config["ignore_console"])) == (3, 1)
     (tmp_path / "reprokit.toml").write_text(done.stdout)
     assert reprokit("verify", "-q", *names[:2], cwd=tmp_path).returncode == 0
     document = json.loads(
         reprokit("verify", "--suggest-ignores", *names, "--no-ignores", "--json", cwd=tmp_path).stdout
     )
     jsonschema.Draft202012Validator(shipped_schema("verify-suggestions")).validate(document)
-    assert (document["identical"], len(document["ignore"])) == (True, 4)
+    assert (document["identical"], len(document["ignore"])) == (True, 3)
     assert reprokit("verify", names[0], "--suggest-ignores", *names, cwd=tmp_path).returncode == 2

@@ -206,7 +206,7 @@ def _declared(
         return difference
     texts = (difference.left, difference.right) if left is None and right is None else (left, right)
     sides = (None if text is None else Value(path, text) for text in texts)
-    ignored = declared([path], *sides, of_model=False)
+    ignored = declared([path], *sides, of_model=False, is_bookkeeping=difference.verdict is Verdict.BOOKKEEPING)
     return difference if ignored is None else replace(difference, judged=Verdict.IGNORED, ignored=(ignored,))
 
 

@@ -34,6 +34,7 @@ class Form(Enum):
     ID = "id"
     TEMPORARY = "temporary"
     BAR = "bar"
+    SHORT_ID = "short id"  # only of a whole value: letters and digits
 
 
 _DATE_FORMS = (
@@ -140,6 +141,20 @@ _TIME_OF_DAY = re.compile(r"(\d{1,2})[:-](\d\d)[:-](\d\d)")
 _PICKLED_DATE = re.compile(
     r"[^(]{0,60}\bdatetime\.datetime>?\W{0,3}\((b(?:'[^\n]{1,60}'|\"[^\n]{1,60}\"))[,)].*", re.DOTALL
 )
+_SHORT_ID = re.compile(r"(?=[A-Za-z_-]*\d)(?=[\d_-]*[A-Za-z])[A-Za-z\d_-]{6,64}")
+UUID = re.compile(rf"{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}", re.IGNORECASE)
+# By the form of a whole value: what matches its like in a line, in rules that are shown to people.
+_SHOWN_TIME = r"\d\d[:._h-]?\d\d(?:[:._-]?\d\d(?:[.,]\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?"
+SHOWN_DATE = rf"(?:\d{{4}}[-/_.]\d\d[-/_.]\d\d(?:[T _-]?{_SHOWN_TIME})?|20\d{{6}}[-_T]?\d{{4,6}})"
+_SHOWN_NUMBER = r"[-+]?\d{1,20}(?:\.\d{1,20})?(?:[eE][-+]?\d{1,3})?"
+_EXPRESSIONS = {
+    Form.NUMBER: _SHOWN_NUMBER,
+    Form.QUANTITY: _SHOWN_NUMBER + r" ?[a-zµ]{1,12}",
+    Form.CLOCK: r"\d{1,4}:\d\d(?::\d\d(?:[.,]\d{1,9})?)?",
+    Form.DATE: SHOWN_DATE,
+    Form.ADDRESS: rf"0x{_HEX}{{6,16}}",
+    Form.SHORT_ID: r"[A-Za-z\d_-]{6,64}",
+}
 EPOCHS = {10: 1, 13: 10**3, 16: 10**6, 19: 10**9}  # digits of a time since 1970, and its unit
 
 
@@ -151,7 +166,15 @@ def form_of(token: re.Match[str]) -> Form:
 def whole(text: str) -> Form | None:
     """Return the form of a whole value; None if it has none of these."""
     token = TOKEN.fullmatch(text) if len(text) <= LONGEST else None
-    return form_of(token) if token is not None else None
+    if token is not None:
+        return form_of(token)
+    return Form.SHORT_ID if _SHORT_ID.fullmatch(text) else None
+
+
+def expression(text: str) -> str:
+    """Return a regular expression for values like this one."""
+    form = whole(text)
+    return _EXPRESSIONS.get(form, r"\S{1,400}") if form is not None else r"\S{1,400}"
 
 
 def unquoted(text: str) -> str:

@@ -2,6 +2,8 @@
 
 All words of a name are judged: one that is not known makes the value a result ("travel_time"), and so does the name of
 a result ("predicted", "target"), wherever it stands. The last noun counts: "loss time" is a duration, "time_mae" none.
+
+Fewer names are those of results that nobody may declare away, and for which nothing is proposed (`names_result`).
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_a-zA-Z]+")
 _PER_TIME = re.compile(r"([A-Za-z]+)(?:/|_?per_?|\s+per\s+)(s|secs?|seconds?|mins?|minutes?|h|hours?)(?![a-z])", re.I)
@@ -32,6 +35,25 @@ METRICS = _of(
     " mse rmse rmsle rmspe mape smape wape wmape mase medae msle mad huber nll crps auc acc bias f pinball ppl"
     " perplexity r regret precision recall elbo kl iou bleu rouge logloss likelihood entropy norm lr cost value"
 )
+# Names of results that nobody may declare away, whatever their values are, and where these are numbers: `error` may be
+# that of a message. Beside them names of arrays of weights and of what an optimizer keeps.
+_PROTECTED = _of(
+    "accuracy auc auroc bleu crossentropy dice gradient gradients iou logit logits loss losses mae mape mase mcc mse"
+    " nll perplexity ppl precision pred predicted prediction predictions preds recall reward rewards rmse rmsle rouge"
+    " smape wape weight weights"
+)
+_PROTECTED_NUMBERS = (METRICS - _of("f r value")) | _of(
+    "correct forecast forecasts hits kappa map ndcg probability probabilities proba probs residual residuals silhouette"
+    " target targets top truth wer"
+)
+_PROTECTED_ARRAYS = _of(
+    "beta coef coefs embedding embeddings exp gamma grad intercept kernel layer moment momentum optimizer param"
+    " parameter parameters params running state"
+)
+_PROTECTED_PAIRS = frozenset({("random", "state"), ("random", "states"), ("rng", "state"), ("state", "dict")})
+_F1 = re.compile(r"(?:(?<![a-zA-Z])f|(?<![A-Z])F)1(?![0-9])")  # f1, testF1
+_R2 = re.compile(r"(?:(?<![a-zA-Z])r|(?<![A-Z])R)2(?![0-9])")
+_NUMBERED_WEIGHTS = re.compile(r"(?:[wb]|fc|conv|layer)[0-9]*", re.I)  # w1, fc2
 SCORING = _of("loss losses score scores scoring accuracy metric metrics objective gradient gradients grad")
 UNITS = _of(
     "s sec secs second seconds ms msec msecs millis milliseconds us usec microseconds ns nanoseconds min mins minute"
@@ -113,12 +135,23 @@ _OF_RUNS = _of(
     "run runs session sessions trial trials cell cells job jobs experiment worker process thread kernel server"
     " instance execution launch attempt task notebook mlflow wandb view syncing slurm"
 )
-RUNS = _of("run runs session experiment version exp trial job name")
+_WHOLE_RUNS = _of("run runs session sessions job jobs experiment execution launch mlflow wandb slurm")
+RUNS = _of("run runs session experiment version exp trial job name mlruns")
 RUN_DIRECTORIES = _of("version run runs exp experiment session train val predict tune tb tensorboard")
 PROCESS_IDS = _of("pid pids ppid tid processid threadid")
 _NEAR_PROCESS_IDS = _of("process worker thread kernel server child subprocess launcher")
 PORTS = _of("port ports localhost http https tcp url address host listening serving tensorboard dashboard endpoint ws")
 ADDRESSES = _of("at address addr ptr pointer object ref")
+_ABOUT_RESULTS = (
+    TIMES
+    | RATES
+    | IDS
+    | PROCESS_IDS
+    | _of(  # what is said about a result: loss_seconds, metrics_path
+        "second eta timestamp date dir directory file name path url version"
+    )
+)
+_HOSTS = _of("host hostname node nodename machine")
 _KNOWN = PROCESSES | TIMES | _LEFT | STATISTICS | FILLERS | UNITS | _VERBS | METRICS | RATED | RATES | _of("estimated")
 
 
@@ -252,6 +285,11 @@ def of_id(name: Sequence[str]) -> bool:
     return not IDS.isdisjoint(name) and not _OF_RUNS.isdisjoint(name) and all(word in known for word in name)
 
 
+def of_run_id(name: Sequence[str]) -> bool:
+    """Return whether a name is that of an id of a whole run, and of no part of it."""
+    return of_id(name) and _WHOLE_RUNS.issuperset(set(name) & _OF_RUNS)
+
+
 def of_job(name: Sequence[str]) -> bool:
     """Return whether a name is that of the number of a run or job, or of a model that YDF numbers at random."""
     numbers = (["job", "id"], ["run", "id"], ["job", "hash"], ["uid"])  # Snakemake's hash is of an address
@@ -310,3 +348,37 @@ def of_process_or_left(name: Sequence[str]) -> bool:
     """Return whether words behind a duration name it: parts of the training, "elapsed", "remaining", "total"."""
     is_named = any(word in PROCESSES or word in TIMES or word in _LEFT or word == "total" for word in name[:2])
     return is_named and name[0] not in METRICS and are_known(name[:2])
+
+
+def names_time(name: Sequence[str]) -> bool:
+    """Return whether a name is of known words alone, one of which is of time: it may be bookkeeping, and no result."""
+    return mentions_time(name) and are_known(name)
+
+
+def mentions_id(name: Sequence[str]) -> bool:
+    """Return whether the last words of a name are those of an id or of a run, though perhaps not of this one."""
+    return any(word in IDS or word in _OF_RUNS for word in name[-2:])
+
+
+def of_host(name: Sequence[str]) -> bool:
+    """Return whether a name is that of a host."""
+    return bool(name) and name[-1] in _HOSTS and not is_result(name)
+
+
+def names_result(name: str, *, is_number: bool = False) -> bool:
+    """Return whether a name is that of a loss, a metric, predictions, weights or a random state."""
+    parts = words(name)
+    protected = _PROTECTED | _PROTECTED_NUMBERS if is_number else _PROTECTED
+    if parts and parts[-1] in protected:
+        return True
+    if not _ABOUT_RESULTS.isdisjoint(parts):
+        return False
+    is_numbered = _F1.search(name) is not None or (is_number and _R2.search(name) is not None)
+    return is_numbered or not protected.isdisjoint(parts) or not _PROTECTED_PAIRS.isdisjoint(pairwise(parts))
+
+
+def names_weights(name: str) -> bool:
+    """Return whether a name is one that arrays of weights, of an optimizer's state or of results have."""
+    parts = words(name)
+    is_known = _NUMBERED_WEIGHTS.fullmatch(name) is not None or not _PROTECTED_ARRAYS.isdisjoint(parts)
+    return names_result(name, is_number=True) or (is_known and _ABOUT_RESULTS.isdisjoint(parts))

@@ -31,6 +31,8 @@ class RunContext:
     ended: float = 0.0  # 0: not known
     directory: str = ""  # its working directory
     directories: tuple[tuple[str, str], ...] = ()  # its directories under other names than in the other run: both names
+    host: str = ""
+    own_names: tuple[str, ...] = ()  # that trackers made up for it and its models, in the same order in both runs
 
 
 Contexts: TypeAlias = "tuple[RunContext, RunContext]"
@@ -64,6 +66,7 @@ class ValueName:
         return names.words(self.text)
 
 
+_TEMPORARY_PATH = re.compile(r"(?:/tmp|/var/tmp|/dev/shm)/[\w./-]{1,200}")
 # Before a duration: bars of tqdm and Rich, and "--- 3.2 seconds ---".
 _IDIOM = re.compile(r"^-{2,}$|[\u2501\u2578\u257a]|%\|")
 _Rule: TypeAlias = "Callable[[ValueName, str, str, Form, Contexts], bool]"
@@ -80,7 +83,13 @@ def recognized(
     shapes = shapes or (forms.whole(texts[0]), forms.whole(texts[1]))
     around = names.words(name.parents) + names.words(name.behind)
     shape = shapes[0]
-    if shape is None or shapes[1] is None or names.is_result(around):
+    if names.is_result(around):
+        return None
+    if _are_own_names(texts, contexts):
+        return BookkeepingKind.ID
+    if names.of_host(name.words) and _are_hosts(texts, contexts):
+        return BookkeepingKind.HOST
+    if shape is None or shapes[1] is None:
         return None
     if _are_names_of_directories(texts, contexts):
         return BookkeepingKind.DIRECTORY
@@ -95,6 +104,15 @@ def _are_names_of_directories(texts: list[str], contexts: Contexts) -> bool:
     pairs = zip(*(context.directories for context in contexts), strict=False)
     base_names = ([os.path.basename(pair[0]) for pair in sides] for sides in pairs)
     return any(names_of_pair == texts for names_of_pair in base_names) and min(map(len, texts)) >= SHORTEST_NAME
+
+
+def _are_own_names(texts: list[str], contexts: Contexts) -> bool:
+    left, right = (context.own_names for context in contexts)
+    return tuple(texts) in zip(left, right, strict=False)
+
+
+def _are_hosts(texts: list[str], contexts: Contexts) -> bool:
+    return all(text and text == context.host for text, context in zip(texts, contexts, strict=True))
 
 
 def resembles(name: ValueName, left: str, right: str, shapes: Shapes | None = None) -> BookkeepingKind | None:
@@ -118,6 +136,39 @@ def resembles(name: ValueName, left: str, right: str, shapes: Shapes | None = No
         return kinds.pop()
     is_number = shapes_seen == {Form.NUMBER} and all(map(forms.is_plain, texts))
     return BookkeepingKind.DURATION if is_number and names.mentions_time(name.words) else None
+
+
+def proposed(name: ValueName, left: str, right: str, contexts: Contexts) -> BookkeepingKind | None:
+    """Return what kind of bookkeeping two values are by their form, if their name does not say that they are results.
+
+    What has the form of a digest, or is a number, must be named as bookkeeping, or be a value of these runs.
+    """
+    texts = [forms.unquoted(text) for text in (left, right)]
+    if names.names_result(name.text, is_number=True):
+        return None
+    kind = recognized(name, left, right, contexts) or _of_these_runs(texts, contexts)
+    if kind is not None:
+        return kind
+    shapes = set(map(forms.whole, texts))
+    if not shapes.isdisjoint({Form.ID, Form.SHORT_ID}):
+        is_free = all(map(forms.UUID.fullmatch, texts)) or names.mentions_id(name.words)
+        return BookkeepingKind.ID if is_free and shapes <= {Form.ID, Form.SHORT_ID, Form.NUMBER} else None
+    return resembles(name, left, right) if shapes != {Form.NUMBER} or names.names_time(name.words) else None
+
+
+def _of_these_runs(texts: list[str], contexts: Contexts) -> BookkeepingKind | None:
+    """Return what two values are, whatever their name is, as each is one of its own run."""
+    if all(map(forms.is_plain, texts)) and all(is_of_run(text, contexts, DAY) for text in texts):
+        return BookkeepingKind.DATE
+    if all(map(str.isdecimal, texts)) and min(map(int, texts)) >= SMALLEST_ID:
+        are_ids = all(int(text) in context.ids for text, context in zip(texts, contexts, strict=True))
+        return BookkeepingKind.PROCESS_ID if are_ids else None
+    if _are_hosts(texts, contexts):
+        return BookkeepingKind.HOST
+    directories = [context.directory for context in contexts]
+    if all(own and own in text for own, text in zip(directories, texts, strict=True)):
+        return BookkeepingKind.PATH
+    return BookkeepingKind.TEMPORARY_NAME if all(map(_TEMPORARY_PATH.fullmatch, texts)) else None
 
 
 def recognized_numbers(name: ValueName) -> BookkeepingKind | None:
@@ -260,6 +311,12 @@ def _is_id(name: ValueName, left: str, right: str, form: Form, contexts: Context
     return names.of_id(words) or is_run_name
 
 
+def _is_named_id(name: ValueName, left: str, right: str, form: Form, contexts: Contexts) -> bool:
+    """Return whether letters and digits are a run's id by their name; one of the two may have digits alone."""
+    has_letters = any(forms.whole(text) is not Form.NUMBER for text in (left, right))
+    return names.of_run_id(name.words) and len(left) == len(right) and has_letters
+
+
 def _is_directory(name: ValueName, left: str, right: str, form: Form, contexts: Contexts) -> bool:
     """Return whether a number is that of a directory which has another one in each run: "v_num: 1"."""
     if not names.of_version(name.words):
@@ -289,4 +346,5 @@ _TABLE: tuple[tuple[BookkeepingKind, tuple[Form, ...], _Rule], ...] = (
     (BookkeepingKind.PORT, (Form.NUMBER,), _is_port),
     (BookkeepingKind.DIRECTORY, (Form.NUMBER,), _is_directory),
     (BookkeepingKind.ID, (Form.ID, Form.NUMBER), _is_id),
+    (BookkeepingKind.ID, (Form.ID, Form.SHORT_ID, Form.NUMBER), _is_named_id),
 )

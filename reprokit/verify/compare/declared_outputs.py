@@ -18,9 +18,9 @@ from reprokit.difference import Difference, IgnoredCount, IgnoredThing, Verdict,
 from reprokit.errors import IgnoreRefused, ReprokitError
 from reprokit.model.outputs import OutputFile
 from reprokit.rundir import RunDirectory
+from reprokit.verify.bookkeeping.names import names_result, names_weights, words
 from reprokit.verify.compare.printed_lines import printed_results
 from reprokit.verify.ignores import Ignores, OutputRule
-from reprokit.verify.result_names import names_result, names_weights, words
 
 OF_ARRAYS = ("npy", "npz", "pickle", "joblib")  # formats that can hold weights, and much else
 OF_VALUES = ("csv", "json", "json lines", "arrow", "text", *OF_ARRAYS)
@@ -74,7 +74,7 @@ class DeclaredFile:
     seen: SeenDifference | None = None
 
     def __call__(
-        self, paths: Sequence[str], left: Part | None, right: Part | None, *, of_model: bool
+        self, paths: Sequence[str], left: Part | None, right: Part | None, *, of_model: bool, is_bookkeeping: bool
     ) -> IgnoredCount | None:
         """Return the rule that covers a part, by its paths; a part of a result is refused."""
         keys = [path[len(self.name) + 1 :] for path in paths]
@@ -86,7 +86,7 @@ class DeclaredFile:
                 self._refuse(rule, f"it covers {key or self.name} of {self.name}, {why}")
             else:
                 return IgnoredCount(rule.rule.text, IgnoredThing.VALUE)
-        if self.seen is not None:
+        if self.seen is not None and not is_bookkeeping:
             why = _protected(keys[0], left, right, of_model=of_model, by_key=True)
             self.seen(UncoveredPart(self.name, keys[0], left, right, why))
         return None

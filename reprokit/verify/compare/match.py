@@ -19,7 +19,7 @@ from reprokit.verify.read import metric_lines
 from reprokit.verify.read.evaluation_columns import EvaluationChecker
 from reprokit.verify.read.normalization import ORDER, Normalizations
 from reprokit.verify.read.output_paths import OutputPaths, paired_paths
-from reprokit.verify.read.run_contexts import run_context, with_directories
+from reprokit.verify.read.run_contexts import run_context, with_directories, with_own_names
 from reprokit.verify.read.scan import (
     MAX_SORTED,
     MetricsScan,
@@ -97,7 +97,8 @@ class RunPair:
     @cached_property
     def _contexts(self) -> Contexts:
         left, right = self.directories
-        return run_context(left, self.left), run_context(right, self.right)
+        contexts = run_context(left, self.left), run_context(right, self.right)
+        return with_own_names(contexts, (self.left, self.right), self.outputs)
 
     @property
     def files(self) -> tuple[RunFile, RunFile]:

@@ -188,11 +188,13 @@ class LineComparer:
         return None if further_values is None else values + further_values
 
     def _same_places(self, left: str, right: str) -> tuple[list[RecognizedValue], tuple[str, str]]:
-        """Return both lines with the same names for the runs' directories, and what was renamed."""
+        """Return both lines with the same names for the runs' directories and themselves, and what was renamed."""
         values, texts = [], (left, right)
         pairs = [
             (BookkeepingKind.DIRECTORY, *sides) for sides in zip(*(c.directories for c in self._contexts), strict=False)
         ]
+        own_names = zip(*(context.own_names for context in self._contexts), strict=False)
+        pairs += [(BookkeepingKind.ID, (left, left), (right, left)) for left, right in own_names]
         directories = tuple((context.directory, ".") for context in self._contexts)
         if directories[0] != directories[1]:
             pairs.insert(0, (BookkeepingKind.PATH, *directories))

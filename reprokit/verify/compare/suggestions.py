@@ -6,19 +6,20 @@ Nothing is proposed for what may be a result. Each proposal rests on the form of
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 
 from reprokit import console
 from reprokit.artifacts.elements import TensorPart, Value
-from reprokit.difference import SIDES
+from reprokit.difference import SIDES, BookkeepingKind
 from reprokit.errors import IgnoreRefused
-from reprokit.model.run import timestamp
 from reprokit.printable import cut, printable
 from reprokit.rundir import RunDirectory
 from reprokit.tolerance import Tolerances
+from reprokit.verify.bookkeeping import forms, names
+from reprokit.verify.bookkeeping.recognition import Contexts, RunContext, ValueName, proposed
 from reprokit.verify.compare import outputs
 from reprokit.verify.compare.declared_lines import DeclaredLines
 from reprokit.verify.compare.declared_outputs import DeclaredIgnores, UncoveredPart, own_name
@@ -27,15 +28,14 @@ from reprokit.verify.compare.printed_lines import LineComparer, printed_lines, r
 from reprokit.verify.compare.runs import Comparison, compare
 from reprokit.verify.ignores import CONSOLE, LONGEST, OUTPUTS, Ignores, declared
 from reprokit.verify.read.scan import natural, of_process
-from reprokit.verify.result_names import words
-from reprokit.verify.value_forms import DATE, UUID, RecognizedForm, RunFacts, named_as_time, recognized, varying_words
 
 FREE = ("outputs", "console")  # categories in which the runs may differ
 MOST = 200  # proposals, and things without one
 CONTEXT = 24  # characters before a word of a line that a proposal names
 UNKNOWN = "the form of its values is not known"
 WHOLE = "its format is not known, or its bytes are gone"
-NAME_PART = re.compile(rf"({UUID}|(?:{DATE})(?![0-9])|[A-Za-z0-9]+)")
+_WORD = re.compile(r"([\w.:+/-]+)")
+_NAME_PART = re.compile(rf"({forms.UUID.pattern}|{forms.SHOWN_DATE}(?![0-9])|[A-Za-z0-9]+)")
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,8 @@ def suggest(paths: Sequence[Path], ignores: Ignores) -> IgnoreSuggestions | Comp
         if any(child.verdict.differs for child in comparison.tree.children if child.name not in FREE):
             return comparison
     runs = list(map(RunDirectory, paths))
-    drafts = _Drafts([_facts(run) for run in runs])
+    pairs = {(i, j): match(runs[i], runs[j], Tolerances()).contexts for i, j in combinations(range(len(runs)), 2)}
+    drafts = _Drafts(pairs)
     _FileDrafts(drafts).add(runs, ignores)
     _add_lines(drafts, runs, ignores)
     drafts.rules = list({(rule.option, rule.text): rule for rule in drafts.rules}.values())
@@ -92,18 +93,11 @@ def suggest(paths: Sequence[Path], ignores: Ignores) -> IgnoreSuggestions | Comp
             return IgnoreSuggestions(tuple(drafts.rules), tuple(dict.fromkeys(drafts.unsuggested)), comparisons)
 
 
-def _facts(run: RunDirectory) -> RunFacts:
-    facts = run.run
-    pids = {facts.launcher_pid, *(head.pid for head in console.heads(run).values())}
-    directories = (str(run.path.absolute()), facts.working_directory)
-    return RunFacts(timestamp(facts.started) or 0.0, frozenset(pids), facts.host, directories)
-
-
 @dataclass
 class _Drafts:
     """The proposals so far."""
 
-    facts: list[RunFacts]
+    contexts: dict[tuple[int, int], Contexts]  # of each two runs
     rules: list[SuggestedRule] = field(default_factory=list)
     unsuggested: list[Unsuggested] = field(default_factory=list)
 
@@ -125,6 +119,24 @@ class _Drafts:
             [rule.text for rule in self.rules if rule.option == option] for option in (OUTPUTS, CONSOLE)
         )
         return declared(outputs_texts, console_texts, "the proposal")
+
+    def kind(self, texts: Mapping[int, str], name: str = "") -> BookkeepingKind | None:
+        """Return what the values of some runs are by their form and name; None if they may be results."""
+        named = ValueName(name)
+        kinds = {
+            proposed(named, texts[i], texts[j], contexts)
+            for (i, j), contexts in self.contexts.items()
+            if i in texts and j in texts
+        }
+        return kinds.pop() if len(kinds) == 1 else None
+
+    def what(self, texts: Mapping[int, str], name: str = "") -> str:
+        """Return what texts are, as a whole or in the words in which they differ; empty if that is not known."""
+        kinds = [self.kind(texts, name)]
+        if kinds[0] is None:
+            words = _varying_words(list(texts.values()))
+            kinds = [self.kind(dict(zip(texts, column, strict=True)), _name(start)) for start, column in words]
+        return "" if None in kinds else " and ".join(sorted({_article(kind) for kind in kinds if kind is not None}))
 
     def drop(self, refused: IgnoreRefused) -> bool:
         """Remove the rule that was refused; return whether it is one of these."""
@@ -183,14 +195,12 @@ class _FileDrafts:
         if part.protected or lacking is None:
             self._drafts.leave(part.path, part.protected or WHOLE)
             return
-        facts = self._drafts.facts[pair[1 - SIDES.index(lacking)]]
-        pieces = NAME_PART.split(part.path)
-        forms = [
-            recognized([piece], [facts], "".join(pieces[max(0, number - 2) : number])) if number % 2 else None
-            for number, piece in enumerate(pieces)
-        ]
-        glob = "".join("*" if form else _escaped(piece) for form, piece in zip(forms, pieces, strict=True))
-        found = ", ".join(sorted({form.what for form in forms if form is not None}))
+        side = 1 - SIDES.index(lacking)
+        context = self._drafts.contexts[pair][side]
+        pieces = _NAME_PART.split(part.path)
+        kinds = [_named_kind(pieces, number, context) if number % 2 else None for number in range(len(pieces))]
+        glob = "".join("*" if kind else _escaped(piece) for kind, piece in zip(kinds, pieces, strict=True))
+        found = ", ".join(sorted({_article(kind) for kind in kinds if kind is not None}))
         if found:
             self._drafts.propose(OUTPUTS, glob, f"its name holds {found}", [part.path])
         else:
@@ -203,48 +213,47 @@ class _FileDrafts:
             general.setdefault((path, stars), []).append((key, part))
         for (path, stars), keys in general.items():
             reasons = [self._reason(key, part) for key, part in keys]
-            if any(form is None for form, _ in reasons):
-                why = next(why for form, why in reasons if form is None)
+            if not all(what for what, _ in reasons):
+                why = next(why for what, why in reasons if not what)
                 self._drafts.leave(f"{path}/{keys[0][0]}", why)
                 continue
-            what = sorted({form for form, _ in reasons if form is not None})
+            found = sorted({what for what, _ in reasons})
             key = stars if len(keys) > 1 else _escaped(keys[0][0])
             examples = [text for text in keys[0][1].texts.values() if text is not None]
-            self._drafts.propose(OUTPUTS, f"{_glob(path)}:{key}", " or ".join(what), examples)
+            self._drafts.propose(OUTPUTS, f"{_glob(path)}:{key}", " or ".join(found), examples)
 
-    def _reason(self, key: str, part: _SeenPart) -> tuple[str | None, str]:
-        """Return what the values of a part are, or None and why there is no proposal."""
+    def _reason(self, key: str, part: _SeenPart) -> tuple[str, str]:
+        """Return what the values of a part are; if that is not known, an empty text and why there is no proposal."""
         if part.protected:
-            return None, part.protected
-        if part.is_array:
-            return named_as_time(words(own_name(key))) or None, UNKNOWN
+            return "", part.protected
         texts = {number: text for number, text in part.texts.items() if text is not None}
-        if len(texts) < len(part.texts):
-            return None, "it is not in all the runs"
-        facts = [self._drafts.facts[number] for number in texts]
-        return _what(list(texts.values()), facts, own_name(key)) or None, UNKNOWN
+        if not part.is_array and len(texts) < len(part.texts):
+            return "", "it is not in all the runs"
+        return "" if part.is_array else self._drafts.what(texts, own_name(key)), UNKNOWN
 
     def _propose_text(self, path: str, lines: list[tuple[tuple[int, int], UncoveredPart]]) -> None:
         """Propose a text as a whole if its lines differ only in what says something of the run."""
         found: set[str] = set()
         for pair, line in lines:
-            sides = (line.left, line.right)
-            texts = [side.text for side in sides if isinstance(side, Value)]
-            what = _what(texts, [self._drafts.facts[number] for number in pair]) if len(texts) == len(sides) else ""
+            sides = zip(pair, (line.left, line.right), strict=True)
+            texts = {number: side.text for number, side in sides if isinstance(side, Value)}
+            what = self._drafts.what(texts) if len(texts) == len(pair) else ""
             if line.protected or not what:
-                self._drafts.leave(f"{path}: {cut(next(iter(texts), '').strip(), 80)!r}", line.protected or UNKNOWN)
+                text = next(iter(texts.values()), "").strip()
+                self._drafts.leave(f"{path}: {cut(text, 80)!r}", line.protected or UNKNOWN)
                 return
             found.add(what)
         self._drafts.propose(OUTPUTS, _glob(path), f"its lines differ in {', '.join(sorted(found))}")
 
 
-def _what(texts: Sequence[str], facts: Sequence[RunFacts], name: str = "") -> str:
-    """Return what texts are, as a whole or in the words in which they differ; empty if that is not known."""
-    form = recognized(texts, facts, name)
-    if form is not None:
-        return form.what
-    forms = [recognized(column, facts, _name(start)) for start, column in varying_words(texts)]
-    return "" if None in forms else " and ".join(sorted({form.what for form in forms if form is not None}))
+def _named_kind(pieces: Sequence[str], number: int, context: RunContext) -> BookkeepingKind | None:
+    """Return what a piece of a path is by its form and the words before it."""
+    name = ValueName("".join(pieces[max(0, number - 2) : number]))
+    return proposed(name, pieces[number], pieces[number], (context, context))
+
+
+def _article(kind: BookkeepingKind) -> str:
+    return f"{'an' if kind.value[0] in 'aio' else 'a'} {kind.value}"
 
 
 def _escaped(name: str) -> str:
@@ -260,8 +269,6 @@ def _glob(path: str) -> str:
 def _add_lines(drafts: _Drafts, runs: Sequence[RunDirectory], ignores: Ignores) -> None:
     """Propose rules for printed lines that differ, place by place, in streams with equally many."""
     heads = [console.heads(run) for run in runs]
-    pairs = list(combinations(range(len(runs)), 2))
-    contexts = [match(runs[i], runs[j], Tolerances()).contexts for i, j in pairs]
     for process in sorted(set.intersection(*map(set, heads)), key=natural):
         printed = [console.read(run, of_run[process]) for run, of_run in zip(runs, heads, strict=True)]
         for stream, name in enumerate(console.STREAMS):
@@ -272,25 +279,35 @@ def _add_lines(drafts: _Drafts, runs: Sequence[RunDirectory], ignores: Ignores) 
             if len(set(map(len, rows))) > 1:
                 drafts.leave(title, "the runs printed different numbers of lines")
             for texts in zip(*rows, strict=False):
-                compared = zip(contexts, pairs, strict=True)
-                if any(LineComparer(of_pair).compare(texts[i], texts[j]) is None for of_pair, (i, j) in compared):
+                compared = drafts.contexts.items()
+                if any(LineComparer(of_pair).compare(texts[i], texts[j]) is None for (i, j), of_pair in compared):
                     _add_line(drafts, title, texts)
 
 
 def _add_line(drafts: _Drafts, title: str, texts: Sequence[str]) -> None:
     place = f"{title}: {cut(texts[0], 80)!r}"
     results = {start for start, _ in result_spans(texts[0])}
-    varied = varying_words(texts)
-    forms: list[RecognizedForm | None] = [recognized(column, drafts.facts, _name(start)) for start, column in varied]
-    if not varied or None in forms or any(len(start) in results for start, _ in varied):
+    varied = _varying_words(texts)
+    kinds = [drafts.kind(dict(enumerate(column)), _name(start)) for start, column in varied]
+    if not varied or None in kinds or any(len(start) in results for start, _ in varied):
         drafts.leave(place, UNKNOWN)
         return
-    for (start, column), form in zip(varied, forms, strict=True):
-        assert form is not None
+    for (start, column), kind in zip(varied, kinds, strict=True):
+        assert kind is not None
         context = re.escape(start[-CONTEXT:]).replace(r"\ ", " ")
-        drafts.propose(CONSOLE, ("" if len(start) > CONTEXT else "^") + context + form.expression, form.what, column)
+        expression = ("" if len(start) > CONTEXT else "^") + context + forms.expression(column[0])
+        drafts.propose(CONSOLE, expression, _article(kind), column)
+
+
+def _varying_words(texts: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Return the words in which texts differ, each behind the first text's beginning; none if more differs."""
+    parts = [_WORD.split(text) for text in texts]
+    if len(set(map(len, parts))) > 1 or len({tuple(of_text[::2]) for of_text in parts}) > 1:
+        return []
+    columns = enumerate(zip(*parts, strict=True))
+    return [("".join(parts[0][:place]), list(column)) for place, column in columns if len(set(column)) > 1]
 
 
 def _name(text: str) -> str:
     """Return the last words before a value, which can be its name."""
-    return " ".join(words(text)[-2:])
+    return " ".join(names.words(text)[-2:])

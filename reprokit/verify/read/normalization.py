@@ -34,14 +34,10 @@ _MLFLOW = re.compile(
     r"(?<=/)[0-9a-f]{32}(?=/(?:artifacts|metrics|params|tags|inputs|outputs)/|/meta\.yaml$)|(?<=/m-)[0-9a-f]{32}(?=/)"
 )
 _WANDB_RUN = r"(?:.*/)?wandb/(?:offline-)?run-[^/]+/"
-_BELOW = r"(?:.*/)?"
 _TRACKER_FILES = (
     (re.compile(rf"{_WANDB_RUN}(?:logs/.+|tmp/.+)|(?:.*/)?wandb/debug[^/]*\.log"), "Weights & Biases"),
     (re.compile(rf"{_WANDB_RUN}files/(?:wandb-metadata\.json|config\.yaml|output\.log)"), "Weights & Biases"),
     (re.compile(r"(?:.*/)?\.config/(?:wandb|mlflow)/.+"), "the tracker's settings"),
-    (re.compile(rf"{_BELOW}(?:mlruns/[^/]+|RUN)/meta\.yaml|{_BELOW}RUN/tags/mlflow\..+"), "MLflow"),
-    (re.compile(r"(?:.*/)?(?:RUN|m-ID)/(?:.+/)?(?:MLmodel|registered_model_meta)|(?:.*/)?m-ID/meta\.yaml"), "MLflow"),
-    (re.compile(r"(?:.*/)?mlflow\.db(?:-wal|-shm|-journal)?"), "MLflow"),
 )
 _METRICS = (MLFLOW, WANDB_SUMMARY)  # formats of files of which only the values are compared
 
