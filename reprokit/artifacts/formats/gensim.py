@@ -9,24 +9,25 @@ import re
 from collections.abc import Iterable, Iterator
 
 from reprokit.artifacts.elements import Noise, Part, Value
+from reprokit.artifacts.formats.pickle_nodes import GlobalName, Item, PickledObject
 from reprokit.difference import BookkeepingKind
 
-MODEL = re.compile(r"new gensim\.models\.[\w.]+, ")
+MODELS = "gensim.models."  # its classes
 SECONDS = re.compile(r"/total_train_time\Z"), re.compile(r"[0-9.e+-]+")
 DATE = re.compile(r"/lifecycle_events/[0-9]+/datetime\Z"), re.compile(r"'[0-9T:.+-]+'")
 MESSAGE = re.compile(r"/lifecycle_events/[0-9]+/msg\Z"), re.compile(r"('.*?) (took [0-9.]+s, [0-9.]+ [\w ]+/s)'")
 
 
+def is_model(item: Item) -> bool:
+    """Return whether a pickle's object is a model of gensim."""
+    function = item.function if isinstance(item, PickledObject) else None
+    return isinstance(function, GlobalName) and str(function).startswith(MODELS)
+
+
 def without_timings(parts: Iterable[Part]) -> Iterator[Part]:
-    """Yield the parts of a pickle, where timings of gensim's models are bookkeeping."""
-    model: str | None = None  # the name of the last one; its parts come before those of another
+    """Yield the parts of a model, whose timings are bookkeeping."""
     for part in parts:
-        if not isinstance(part, Value):
-            yield part
-            continue
-        if MODEL.match(part.text) and not (model is not None and part.name.startswith(f"{model}/")):
-            model = part.name
-        yield from _split(part) if model is not None and part.name.startswith(model) else (part,)
+        yield from _split(part) if isinstance(part, Value) else (part,)
 
 
 def _split(part: Value) -> Iterator[Part]:
