@@ -116,7 +116,7 @@ def test_a_kept_call_is_executed_again_by_confirm(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stderr
     name = json.loads(done.stdout)["processes"][0]["call"]["operator"]
     confirmed = Reprokit(tmp_path).run(
-        "profile", "--confirm", "100", "--no-system-calls", "--", sys.executable, "kept/left/call.py"
+        "profile", "--confirm", "--no-system-calls", "--", sys.executable, "kept/left/call.py"
     )
     assert f"guilty  operator {name} forward on cpu, 1 call: gave" in confirmed.stdout
 
