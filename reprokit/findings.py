@@ -114,6 +114,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return self.verdict == SUSPECT and within == ["uninitialized-memory"]
 
     @property
+    def is_unwatched(self) -> bool:
+        """Whether it names threads of native code, whose turns nothing watches."""
+        return (self.kind, self.verdict) == (ORDER, AS_SET)
+
+    @property
     def title(self) -> str:
         """Its subject; of a rule's alarm the rule too."""
         return f"{self.rule}: {self.subject}" if self.rule else self.subject

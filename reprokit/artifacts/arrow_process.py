@@ -20,6 +20,8 @@ from reprokit.artifacts.part_process import PartWriter, RefusedFile, serve
 
 MAGIC_PARQUET, MAGIC_FILE = b"PAR1", b"ARROW1"
 START = 8  # of an Arrow file's stream, behind the magic bytes
+MARKER = b"\xff\xff\xff\xff"  # before each message and its length
+MOST_SCHEMA = 16 << 20  # bytes that are read of a schema without its length
 MOST_VALUES = 250_000  # in a column without numbers, which are sent one by one
 ROWS = 1 << 16  # rows of a Parquet file per read
 
@@ -35,8 +37,7 @@ def read(source: IO[bytes], parts: PartWriter) -> None:
         chunks = partial(_of_parquet, file)
     elif start == MAGIC_FILE:
         file_reader = ipc.open_file(source)
-        source.seek(START)
-        if not ipc.open_stream(source).schema.equals(file_reader.schema, check_metadata=True):
+        if not _leading_schema(source).equals(file_reader.schema, check_metadata=True):
             raise RefusedFile("the schemas at its beginning and at its end contradict each other")
         schema, rows = file_reader.schema, file_reader.read_all().num_rows
         chunks = partial(_of_arrow, file_reader)
@@ -47,6 +48,18 @@ def read(source: IO[bytes], parts: PartWriter) -> None:
     _schema(parts, schema, rows)
     for field in schema:
         _column(parts, field, rows, partial(chunks, field.name), size)
+
+
+def _leading_schema(source: IO[bytes]) -> Any:
+    """Return the schema at the beginning of an Arrow file.
+
+    polars writes it without the marker and the length that the format puts before a message.
+    """
+    data = os.pread(source.fileno(), MOST_SCHEMA, START)
+    if data.startswith(MARKER):
+        source.seek(START)
+        return ipc.open_stream(source).schema
+    return ipc.read_schema(pyarrow.py_buffer(MARKER + len(data).to_bytes(4, "little") + data))
 
 
 def _of_parquet(file: Any, name: str) -> Iterator[Any]:

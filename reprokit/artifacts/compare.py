@@ -437,9 +437,9 @@ def judged_value(
 
 
 def _equal_content(name: str, other: str) -> Difference:
-    """Return the leaf of two files that are equal except for container noise."""
+    """Return the leaf of two files whose contents are equal; bytes that their reader leaves out may differ."""
     if not other:
-        return Difference(name, Verdict.IDENTICAL, detail=f"{SAME} in other bytes, which carry nothing")
+        return Difference(name, Verdict.IDENTICAL, detail=f"{SAME}, written in other bytes")
     return Difference(name, Verdict.IDENTICAL, detail=f"{SAME}; other {other}", figures={OTHER: other})
 
 

@@ -269,6 +269,11 @@ def programs(directory: Path) -> set[str]:
     return {head.program for head in _heads(directory, None)}
 
 
+def is_python(program: str) -> bool:
+    """Return whether a program is an interpreter of Python, by the name of its file."""
+    return os.path.basename(program).startswith(("python", "pypy"))
+
+
 def root_loaded(directory: Path, counts: Sequence[ProcessCounts] | None = None) -> bool:
     """Return whether the command's own process loaded the shim: it leaves a file even if it asks for nothing.
 

@@ -19,12 +19,14 @@ from reprokit import entropy, rundir
 from reprokit.errors import RunError
 from reprokit.launch import elf, go_programs
 from reprokit.model.states import Uncovered
+from reprokit.printable import listed
 
 MAX_LIST = 16 << 20  # bytes read of modules.paths: absolute paths, and keywords of the shim (WORDS)
 MAX_MODULES = 20_000
 MAX_CODE = 4 << 30  # bytes scanned of one module
 BLOCK = 8 << 20
 MAX_CACHE = 16 << 20  # bytes
+MAX_NAMED = 6  # programs in one line
 
 WORDS: dict[bytes, Uncovered] = {
     b"vdso": Uncovered(
@@ -49,7 +51,7 @@ COVERED = ("libstdc++.so",)
 CLOCK = b"clock "
 # A Go program that the supervisor has seen: its release, where that is known, and its path.
 GO = re.compile(rb"go(\d+\.\d+[\d.]*)? (/.*)", re.DOTALL)
-SEEDED_BY_CLOCK = ("libR.so", "gawk", "mawk", "perl")  # of interpreters, beside all native code of the training's own
+SEEDED_BY_CLOCK = ("libR.so", "libperl.so", "gawk", "mawk", "perl")  # of interpreters, beside the training's own code
 POLARS = ("_polars_runtime", "polars.abi3")
 CALLED_BY_SCRIPTS = ("libffi", "_cffi_backend")  # ctypes, cffi
 ELSEWHERE = "what it starts on other hosts is not recorded"
@@ -204,7 +206,12 @@ def _clock_readers(
     """Yield the native code that read the clock unrecorded, if it may have seeded itself from it."""
     where, option = (" in threads of its own", "with --clock") if calendar else ("", "without --no-calendar")
     readers = _files({line.removeprefix(CLOCK) for line in lines if line.startswith(CLOCK)})
-    for path in readers:
+    programs = [] if calendar else [path for path in readers if _is_other_program(path)]
+    if programs:
+        names = listed(list(dict.fromkeys(map(os.path.basename, programs))), MAX_NAMED)
+        text = f"the clock is read by {names}: what is seeded or named by it does not repeat; record {option}"
+        yield Uncovered(source="clock", text=text, module=programs[0])
+    for path in (path for path in readers if path not in programs):
         is_own = path.startswith(f"{os.path.realpath(code_directory)}/") and not INSTALLED.search(path)
         is_known = _matches_library(path, CALLED_BY_SCRIPTS) or _matches_library(path, SEEDED_BY_CLOCK)
         if _matches_library(path, POLARS):
@@ -218,6 +225,11 @@ def _clock_readers(
         else:
             continue
         yield Uncovered(source="clock", text=text, module=path)
+
+
+def _is_other_program(path: str) -> bool:
+    """Return whether a file is neither a library nor an interpreter of Python, by its name."""
+    return ".so" not in os.path.basename(path) and not entropy.is_python(path)
 
 
 def _matches_library(path: str, libraries: tuple[str, ...]) -> bool:

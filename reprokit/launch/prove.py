@@ -25,7 +25,7 @@ from reprokit.launch import environment as environments
 from reprokit.launch import machine, strace
 from reprokit.launch.command import Command
 from reprokit.model.run import Proof
-from reprokit.printable import bounded
+from reprokit.printable import bounded, listed
 
 TRACE = "strace"  # file in the run directory, during the run
 TRIAL_LIMIT = 20  # seconds
@@ -34,7 +34,11 @@ ITSELF = "strace"  # identity by which the supervisor knows strace's own process
 PAGE = 4096
 MAX_LINES = 100  # requests named in the proof
 GIVEN = ("LD_PRELOAD", "PYTHONPATH", *environments.OWN)  # the command's variables that strace must not inherit
-OPTIONS = ("-f", "--seccomp-bpf", "-DDD", "-i", "-yy", "-q", "-s", "0")
+OPTIONS = ("-f", "--seccomp-bpf", "-DDD", "-i", "-yy", "-q", "-s", "0", "-e", f"abbrev=!{strace.SUBMITTED}")
+MAX_USERS = 5  # of io_uring
+OUTLIVED = "a process outlived the command: what it asks for later is not in the proof"
+CUT = "strace ended before the command: what was asked for afterwards is not in the proof"
+UNSEEN_READS = "what is read through it is no system call, and not in the proof"
 OF_LIBC = ("getrandom", "GRND_NONBLOCK", 8)  # glibc's heap key (malloc.c) and temporary names (tempname.c)
 
 K = TypeVar("K")
@@ -59,11 +63,7 @@ class Tracing:
 
         `lost` are the identities of programs that could not be recorded.
         """
-        problem = (
-            ""
-            if has_ended(self.trace)
-            else "a process outlived the command: what it asks for later is not in the proof"
-        )
+        problems = [] if has_ended(self.trace) else [OUTLIVED]
         remove_strace_entropy(directory)
         names, answered, lost_requests = _recorded_requests(directory)
         reliable = _fully_recorded(names, lost)
@@ -72,12 +72,16 @@ class Tracing:
                 request for request in strace.requests(self.trace, str(self.shim)) if not _is_of_libc(request)
             )
             if not strace.is_whole(self.trace):
-                problem = "strace ended before the command: what was asked for afterwards is not in the proof"
+                problems = [CUT]
         except OSError as error:
             return Proof(requests=0, accounted=0, problem=f"strace left nothing to read: {error.strerror}")
         finally:
             with suppress(OSError):
                 self.trace.unlink()
+        if rings := [request for request in seen_requests if request.call == strace.RING]:
+            users = {os.path.basename(ring.program) or "a program" for ring in rings}
+            problems.append(f"{listed(sorted(users), MAX_USERS)} used io_uring: {UNSEEN_READS}")
+            seen_requests = Counter({r: number for r, number in seen_requests.items() if r.call != strace.RING})
         # Expected from the shim, if its process left an entropy file: a shim without a plan passes requests on.
         strangers = Counter(
             {
@@ -96,7 +100,7 @@ class Tracing:
             for name, count in sorted(lost_requests.items())
         )
         lines = list(bounded([*_lines(strangers, names), *lost_lines], MAX_LINES))
-        return Proof(requests=total, accounted=total - unrecorded, unaccounted=lines, problem=problem)
+        return Proof(requests=total, accounted=total - unrecorded, unaccounted=lines, problem="; ".join(problems))
 
 
 def _fully_recorded(names: Names, lost: Iterable[str]) -> Names:

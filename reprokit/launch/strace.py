@@ -13,13 +13,29 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 READS = ("read", "readv", "pread64", "preadv", "preadv2", "sendfile", "splice", "copy_file_range")
-CALLS = ("getrandom", *READS, "mmap", "brk", "execve", "execveat", "clone", "?clone3", "?fork", "?vfork")
+SUBMITTED = "io_submit"  # reads that are given to the kernel in a list
+RING = "io_uring_setup"  # reads of a ring are no system calls: only that there is one is seen
+CALLS = (
+    "getrandom",
+    *READS,
+    SUBMITTED,
+    f"?{RING}",
+    "mmap",
+    "brk",
+    "execve",
+    "execveat",
+    "clone",
+    "?clone3",
+    "?fork",
+    "?vfork",
+)
 MAX_PENDING = 100_000  # unfinished calls at one time
 MAX_SPACES = 200_000  # processes
 
 # Skips most lines quickly: they are reads of ordinary files.
 _INTERESTING = re.compile(
     rb"getrandom\(|<char (?:1:[89]|10:183)>|/random/(?:uuid|boot_id)>|mmap\([^<]*<|brk\(NULL|exec|clone|fork|resumed>"
+    rb"|io_uring_setup\("
 )
 _LINE = re.compile(rb"^(\d+) +(?:\[([0-9a-f?]+)\] )?([\s\S]*)$")
 _CALL = re.compile(rb"^([a-z0-9_]+)\(")
@@ -29,6 +45,7 @@ _UNFINISHED = b" <unfinished ...>"
 _MAPPED = re.compile(rb"^mmap\([^,]+, (\d+), ([A-Z_|]+), [^,]+, \d+<(.+)>, (0x[0-9a-f]+|0)\) += 0x([0-9a-f]+)")
 PATH = re.compile(rb'"((?:[^"\\]|\\.)*)"')
 _SOURCE = re.compile(rb"<(/[^<>]*)<char (?:1:[89]|10:183)>>|<(/proc/sys/kernel/random/(?:uuid|boot_id))>")
+_SIZES = re.compile(rb"(?:aio_nbytes|iov_len)=(\d+)")
 _FLAGS = re.compile(rb", \d+, ([A-Z_|0]+)\) += ")
 _ENDING = re.compile(rb"\+\+\+ (?:exited with|killed by) ")
 _STARTING = (b"clone", b"fork", b"vfork")
@@ -79,7 +96,7 @@ class ProcessBirth:
 
 
 def requests(trace: Path, shim: str) -> Iterator[EntropyRequest]:
-    """Yield every request for entropy of the trace in order; `shim` is the shim's path."""
+    """Yield every request for entropy of the trace in order, and each new ring; `shim` is the shim's path."""
     births = _process_births(trace)
     spaces: dict[int, _AddressSpace] = {}
     for pid, address, text in _interesting_calls(trace):
@@ -208,11 +225,18 @@ def _parsed_request(address: int, text: bytes, space: _AddressSpace) -> EntropyR
     if call is None or result is None or int(result[1], 0) <= 0:
         return None
     name, source, flags = call[1].decode(), "", ""
-    if name != "getrandom":
+    if name not in ("getrandom", RING):
         if not (match := _SOURCE.search(text)):
             return None
         source = (match[1] or match[2]).decode("utf-8", "replace")
     elif match := _FLAGS.search(text):
         flags = match[1].decode()
+    given = _submitted(text) if name == SUBMITTED else int(result[1], 0)
     module, offset = space.find(address)
-    return EntropyRequest(0, space.program, name, source, flags, int(result[1], 0), module, offset, False, 0)
+    return EntropyRequest(0, space.program, name, source, flags, given, module, offset, False, 0)
+
+
+def _submitted(text: bytes) -> int:
+    """Return how many bytes of random sources a list of reads asks for."""
+    entries = filter(_SOURCE.search, text.split(b"{aio_data="))
+    return sum(int(size) for entry in entries for size in _SIZES.findall(entry))

@@ -54,6 +54,11 @@ class Fidelity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.exact + self.moved + self.derived + self.live
 
     @property
+    def is_whole(self) -> bool:
+        """Whether each request was answered by the recorded event of its place, and none was left."""
+        return not (self.moved or self.derived or self.live or self.unused)
+
+    @property
     def rearrangement(self) -> str:
         """Return what moved requests mean if all recorded bytes, and no others, were used; else empty."""
         if not self.moved or self.derived or self.live or self.unused:

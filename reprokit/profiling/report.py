@@ -74,7 +74,10 @@ def print_findings(run: RunDirectory, profiled: FindingsFile) -> None:
         else "bold"
     )
     print_rows(
-        f"findings in {run.path}: {findings.in_words(profiled)}", cells, list(_advice(run.run, blamed)), style=style
+        f"findings in {run.path}: {findings.in_words(profiled)}",
+        cells,
+        list(_advice(run.run, profiled.findings, blamed)),
+        style=style,
     )
 
 
@@ -177,7 +180,16 @@ def _settings(run: RunFile, profiled: FindingsFile) -> Iterator[tuple[str, str]]
         where = f" in {_where(run, finding.where)}" if finding.where else ""
         told = "a replay is told the recorded time" if run.calendar else "a replay reads another time (--no-calendar)"
         yield "clock", f"{_subject(finding)}{where}: {told}"
-    depending = [finding for finding in others if finding.kind not in (*REQUESTS, COMPILED) and finding.fact != CLOCK]
+    for finding in (finding for finding in others if finding.is_unwatched):
+        where = f" in {_where(run, finding.where)}" if finding.where else ""
+        yield "threads", f"{finding.subject}{where}: {cut(finding.why, SHORT)}"
+        if finding.cures:
+            yield "threads", f"  cure: {_cures(finding.cures)}"
+    depending = [
+        finding
+        for finding in others
+        if finding.kind not in (*REQUESTS, COMPILED) and finding.fact != CLOCK and not finding.is_unwatched
+    ]
     if depending:
         yield "machine", f"depends on processors and threads: {_names(depending)}"
     yield from _askers("machine", [finding for finding in others if finding.kind in REQUESTS])
@@ -249,7 +261,7 @@ def _notes(profiled: FindingsFile) -> Iterator[tuple[str, str]]:
     yield from (("note", text) for text in bounded([*profiled.notes, *profiled.rule_notes], SHOWN_NOTES))
 
 
-def _advice(run: RunFile, blamed: list[Finding]) -> Iterator[str]:
+def _advice(run: RunFile, all_findings: list[Finding], blamed: list[Finding]) -> Iterator[str]:
     """Yield advice on what to do next after a profile."""
     if run.profiling is None:
         return
@@ -264,5 +276,35 @@ def _advice(run: RunFile, blamed: list[Finding]) -> Iterator[str]:
     elif run.signal or run.exit_code:
         how = f"by {run.signal}" if run.signal else f"with exit status {run.exit_code}"
         yield f"the command ended {how}: what it would have done after that is not known"
-    elif os.path.basename(run.command[0] if run.command else ""):
-        yield f"nothing known varies: a recording should replay to the same bits: reprokit record -- {command}"
+    elif run.command:
+        watched = ", ".join(_watched(run)) or "nothing was"
+        unwatched = ", ".join(_unwatched(run, all_findings))
+        yield f"nothing that was watched is known to vary ({watched}); not watched: {unwatched}"
+        yield f"whether it repeats is seen in a replay: reprokit record -- {command}"
+
+
+def _watched(run: RunFile) -> Iterator[str]:
+    """Yield what the run was watched for, in words."""
+    profiling, has_agent = run.profiling, run.agent is not None and run.agent.is_loaded
+    assert profiling is not None
+    if has_agent:
+        yield from ("functions",) * profiling.functions
+        yield from ("operators",) * profiling.operators
+        yield "settings and orders of completion of Python"
+    if run.shim is not None and run.shim.is_loaded:
+        yield "requests for randomness"
+        yield from ("reads of the clock",) * run.calendar
+    yield from ("system calls",) * profiling.system_calls.is_on
+
+
+def _unwatched(run: RunFile, all_findings: list[Finding]) -> Iterator[str]:
+    """Yield what may make runs differ and was not watched, or stands against a replay that repeats."""
+    threads = [finding.subject for finding in all_findings if finding.is_unwatched]
+    yield "threads of native code" + (f" ({listed(threads, NAMED)})" if threads else "")
+    if not run.calendar:
+        yield "the time of day (--no-calendar)"
+    if run.agent is None or not run.agent.is_loaded:
+        yield "what programs other than Python compute"
+    if run.fidelity is not None and not run.fidelity.is_whole:
+        counts = ", ".join(f"{number} {kind}" for kind, number in run.fidelity.kinds.items() if number)
+        yield f"why this replay asked for entropy in another way than its recording ({counts})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,9 +10,10 @@ from datetime import datetime, timezone
 from typing import Any
 
 from reprokit import findings
+from reprokit.entropy.profile import is_python
 from reprokit.entropy.request_counts import RunRequests, who_asked
 from reprokit.errors import RunError
-from reprokit.findings import SOURCE, SYSTEM_CALL, CodePlace, Cure, Finding
+from reprokit.findings import ORDER, SOURCE, SYSTEM_CALL, CodePlace, Cure, Finding
 from reprokit.model.run import RunFile, SystemCallsFile
 from reprokit.profiling.groups import Occurrences
 from reprokit.profiling.lines import MAX_TEXT
@@ -29,8 +31,13 @@ CLOCK_SEED = "python.clock-seed"
 RECORDED = "random: recorded, and given again by a replay"
 INSTRUCTIONS_WHY = "these libraries hold the instruction; if it is executed, what it gives is not recorded"
 HIDE = Cure(None, "record --hide-rdrand", "programs that cannot do without it fail")
-CLOCK = Cure(None, "record --clock", "every read of the time of day is recorded")
-CLOCK_WHY = "these reads of the clock are not recorded without --clock: a replay seeds it otherwise"
+CLOCKS = {  # by whether the run has a calendar: why what reads the clock unrecorded may vary, and what cures it
+    True: ("other threads' reads of the clock are recorded with --clock only", Cure(None, "record --clock")),
+    False: ("without a calendar a replay reads another time", Cure(None, "record without --no-calendar")),
+}
+CALENDAR = "the time of day"  # source of what programs read of the recorded one
+CALENDAR_WHY = "differs from run to run: recorded, and a replay is told the recorded time"
+THREADS_WHY = "which of its threads is first depends on timing, and what each of them does was not watched"
 NO_ENTROPY = (
     "instructions",
     "clock",
@@ -138,13 +145,35 @@ def _asker(name: str) -> list[CodePlace]:
     return [CodePlace(name[:MAX_TEXT])] if name else []
 
 
-def of_processes(run: RunDirectory, helpers: set[int], notes: list[str]) -> Iterator[Finding]:
-    """Yield findings on requests to the kernel, except those of processes that agents started to measure."""
+def read_requests(run: RunDirectory, notes: list[str]) -> RunRequests | None:
+    """Return who asked for entropy; None, and a note, if that cannot be read."""
     try:
-        asking = who_asked(run.path / ENTROPY)
+        return who_asked(run.path / ENTROPY)
     except RunError as error:
         notes.append(str(error))
-        asking = None
+        return None
+
+
+def asking_threads(asking: RunRequests | None) -> dict[str, int]:
+    """Return in how many threads of one process a library asked for entropy, by its file name; the largest number.
+
+    Requests of Python's own library are left out: its threads are watched.
+    """
+    threads: dict[tuple[str, str, int], set[str]] = defaultdict(set)
+    for asker in () if asking is None else asking.rows:
+        library = os.path.basename(asker.module or asker.program)
+        if asker.thread and not library.startswith("libpython") and not is_python(library):
+            threads[library, asker.process, asker.incarnation].add(asker.thread)
+    most: dict[str, int] = {}
+    for (library, *_), names in threads.items():
+        most[library] = max(len(names), most.get(library, 0))
+    return most
+
+
+def of_processes(
+    run: RunDirectory, asking: RunRequests | None, helpers: set[int], notes: list[str]
+) -> Iterator[Finding]:
+    """Yield findings on requests to the kernel, except those of processes that agents started to measure."""
     names = set() if asking is None else _with_descendants(asking, helpers)
     if asking is not None:
         yield from _of_entropy(run, asking, names)
@@ -168,6 +197,8 @@ def _of_entropy(run: RunDirectory, asking: RunRequests, helpers: set[str]) -> It
             sources[asker.source].add(process, asked.requests, _asker(asker.module or asker.program))
     for source, seen in sources.items():
         yield seen.finding(SOURCE, source, findings.COVERED, RECORDED, COVERED_RANK)
+    yield from _of_threads(asking, helpers)
+    yield from _of_calendar(asking, helpers)
     lost = Occurrences()
     for asked_by in asking.processes:
         if asked_by.unrecorded and asked_by.identity not in helpers:
@@ -179,10 +210,30 @@ def _of_entropy(run: RunDirectory, asking: RunRequests, helpers: set[str]) -> It
         yield seen.finding(SOURCE, subject, findings.SUSPECT, UNRECORDED, UNCOVERED_RANK)
     for gap in uncovered:
         if gap.source == "clock":
-            yield Occurrences().finding(SOURCE, gap.text, findings.SUSPECT, CLOCK_WHY, UNCOVERED_RANK, cures=[CLOCK])
+            why, cure = CLOCKS[run.run.calendar]
+            yield Occurrences().finding(SOURCE, gap.text, findings.SUSPECT, why, UNCOVERED_RANK, cures=[cure])
     instructions = [gap.module or gap.text for gap in uncovered if gap.source == "instructions"]
     if instructions:
         yield _of_instructions(instructions)
+
+
+def _of_threads(asking: RunRequests, helpers: set[str]) -> Iterator[Finding]:
+    """Yield the libraries whose threads asked for entropy: they work beside each other, which nothing here watches."""
+    rows = {row: asked for row, asked in asking.rows.items() if row.process not in helpers}
+    for library, number in asking_threads(RunRequests(rows=rows)).items():
+        if number > 1:
+            subject, seen = f"{number} threads of {library}", Occurrences()
+            yield seen.finding(ORDER, subject, findings.AS_SET, THREADS_WHY, SET_RANK, shows=["timing"])
+
+
+def _of_calendar(asking: RunRequests, helpers: set[str]) -> Iterator[Finding]:
+    """Yield the recorded reads of the clock of other programs than Python, whose calls of functions are observed."""
+    seen = Occurrences()
+    for process in asking.processes:
+        if process.clock_reads and process.identity not in helpers and not is_python(process.program):
+            seen.add((process.identity, process.incarnation), process.clock_reads, _asker(process.program))
+    if seen.calls:
+        yield seen.finding(SOURCE, CALENDAR, findings.COVERED, CALENDAR_WHY, COVERED_RANK)
 
 
 def _of_instructions(files: list[str]) -> Finding:

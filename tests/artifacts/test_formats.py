@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import lzma
+import struct
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -124,6 +127,86 @@ def test_a_zip_of_arrays_packed_or_not() -> None:
     ]
 
 
+def zipped_with(*, comment: bytes = b"", about: bytes = b"", extra: bytes = b"", slack: bytes = b"") -> bytes:
+    """A zip archive of one member, with bytes that belong to none."""
+    file, member = io.BytesIO(), zipfile.ZipInfo("a")
+    member.comment, member.extra = about, extra
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(member, "hello")
+        archive.comment = comment
+    data = file.getvalue()
+    at, end = data.index(b"PK\1\2"), data.rindex(b"PK\5\6")
+    place = struct.pack("<L", at + len(slack))
+    return data[:at] + slack + data[at : end + 16] + place + data[end + 20 :]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "where"),
+    [
+        ({"comment": b"acc=0.90"}, {"comment": b"acc=0.91"}, "comment"),
+        ({"comment": b"x" * 300}, {"comment": b"y" * 300}, "comment"),
+        ({"about": b"1"}, {"about": b"2"}, "comment of a"),
+        ({}, {"extra": struct.pack("<HHL", 0x9999, 4, 1)}, "fields of a"),
+        ({"slack": b"one"}, {"slack": b"two"}, "behind a"),
+    ],
+)
+def test_bytes_of_a_zip_that_are_in_no_member_count(one: Any, other: Any, where: str) -> None:
+    left, right = zipped_with(**one), zipped_with(**other)
+    [(name, *texts)] = leaves(left, right, "a.zip")
+    assert name == f"a.zip/(other bytes outside of the members, {where})"
+    assert texts[0] != texts[1]
+    times = [zipped_with(extra=struct.pack("<HHBL", 0x5455, 5, 1, second)) for second in (1, 2)]
+    assert "attributes" in detail(*times, "a.zip")
+
+
+def test_sizes_behind_a_member_are_no_other_bytes() -> None:
+    class Pipe(io.BytesIO):
+        def seekable(self) -> bool:
+            return False
+
+        def tell(self) -> int:
+            raise OSError("a pipe has no position")
+
+    pipe = Pipe()
+    with zipfile.ZipFile(pipe, "w") as archive:
+        archive.writestr("a", "hello")
+    assert "compression" in detail(zipped_with(), pipe.getvalue(), "a.zip")
+
+
+def tarred_with(form: int = tarfile.PAX_FORMAT, *, everywhere: Any = None, **headers: str) -> bytes:
+    file, member = io.BytesIO(), tarfile.TarInfo("a")
+    member.size, member.pax_headers = 5, headers
+    with tarfile.open(fileobj=file, mode="w", format=form, pax_headers=everywhere) as archive:
+        archive.addfile(member, io.BytesIO(b"hello"))
+    return file.getvalue()
+
+
+def test_bytes_of_a_tar_that_are_in_no_member_count() -> None:
+    left = tarred_with(comment="1")
+    for right in (tarred_with(comment="2"), tarred_with(everywhere={"comment": "2"})):
+        assert leaves(left, right, "a.tar") == [
+            ("a.tar/(other bytes outside of the members, comment of a)", "'1'", "'2'")
+        ]
+    plain = tarred_with(tarfile.USTAR_FORMAT)
+    [(name, *_)] = leaves(plain, plain[:552] + b"\7" + plain[553:], "a.tar")
+    assert name == "a.tar/(other bytes outside of the members, behind a)"
+    assert "time stamps" in detail(tarred_with(atime="1.5"), tarred_with(atime="2.5"), "a.tar")
+    assert detail(tarred_with(), tarred_with(tarfile.GNU_FORMAT), "a.tar") == "same content, written in other bytes"
+
+
+def test_the_comment_of_a_gzip_counts() -> None:
+    plain = gzip.compress(b"hello", mtime=0)
+
+    def commented(flags: int, rest: bytes) -> bytes:
+        return plain[:3] + bytes([flags]) + plain[4:10] + rest + plain[10:]
+
+    assert leaves(commented(16, b"1\0"), commented(16, b"2\0"), "a.gz") == [
+        ("a.gz/(other bytes outside of the members, comment)", "'1'", "'2'")
+    ]
+    named = commented(4 | 8 | 16, b"\3\0xyza.txt\0one\0"), commented(4 | 8 | 16, b"\3\0xyzb.txt\0one\0")
+    assert "file name" in detail(*named, "a.gz")
+
+
 def test_safetensors_with_bfloat16_and_metadata() -> None:
     one = np.array([1.0, -2.0], ml_dtypes.bfloat16).view(np.uint16)
     left, right = (samples.safetensors({"w": array}, {"epoch": text}) for array, text in ((one, "1"), (one + 1, "2")))
@@ -132,12 +215,12 @@ def test_safetensors_with_bfloat16_and_metadata() -> None:
         ("m.safetensors/w", "1", "1.008"),
     ]
     spaced = samples.safetensors({"w": one}, {"epoch": "1"}, indent=2)
-    assert "carry nothing" in detail(left, spaced, "m.safetensors")
+    assert "written in other bytes" in detail(left, spaced, "m.safetensors")
 
 
 def test_json() -> None:
     left = b'{"a": [1, 2.50, {"b/c": "x"}], "n": 1, "n": 2, "k": 1e400}'
-    assert "carry nothing" in detail(left, b'{"k":1e400,"n":1,"n":2,"a":[1,2.50,{"b\\u002fc":"x"}]}', "v.json")
+    assert "written in other bytes" in detail(left, b'{"k":1e400,"n":1,"n":2,"a":[1,2.50,{"b\\u002fc":"x"}]}', "v.json")
     right = b'{"a": [1, 2.5, {"b/c": "y"}], "n": 1, "n": 3, "k": 1e400}'
     assert leaves(left, right, "v.json") == [
         ("v.json/value/a/1", "2.50", "2.5"),

@@ -120,6 +120,9 @@ def test_tables(tmp_path: Path, ending: str) -> None:
     if ending != "parquet":
         flipped = tmp_path / f"flipped.{ending}"
         assert "cannot be read as arrow" in next(iter(differences(left, flipped).values()))
+        assert differences(left, tmp_path / f"unmarked.{ending}") == {}
+        flipped = tmp_path / f"unmarked-flipped.{ending}"
+        assert "cannot be read as arrow" in next(iter(differences(left, flipped).values()))
 
 
 def test_checkpoints_of_orbax(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import sys
 import textwrap
 import time
 import tracemalloc
+import types
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,10 @@ from reprokit.artifacts.elements import Limits
 from reprokit.artifacts.formats.pickle import read
 from reprokit.artifacts.formats.pickle_unpickler import InertUnpickler
 from reprokit.artifacts.sources import BytesSource, FileSource, ForwardReader
+from reprokit.difference import Verdict
 from reprokit.errors import ArtifactDamaged
 from tests.artifacts.objects import meaning, named, same, shown
+from tests.artifacts.samples import diff
 
 PROTOCOLS = range(6)
 
@@ -446,3 +449,31 @@ def test_a_long_number_is_shown_once() -> None:
     left = b"\x80\x02" + number + b"0](" + b"h\x00" * 1000 + b"e."
     assert shown(read, left)["999"] == "the same object as 0"
     assert named(left, left.replace(b"\x01\x01q", b"\x01\x02q"), "a.pkl").keys() == {"0 (contents)"}
+
+
+def test_timings_of_gensim_are_bookkeeping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a stand-in for its class, of which only the name is in a pickle."""
+    module = types.ModuleType("gensim.models.word2vec")
+    monkeypatch.setitem(sys.modules, "gensim.models.word2vec", module)
+    monkeypatch.setitem(sys.modules, "gensim.models", types.ModuleType("gensim.models"))
+    monkeypatch.setitem(sys.modules, "gensim", types.ModuleType("gensim"))
+    model = type("Word2Vec", (), {"__module__": module.__name__})
+    module.Word2Vec = model  # type: ignore[attr-defined]
+
+    def saved(seconds: Any, second: int, words: int, speed: int) -> bytes:
+        made, date = model(), f"2026-01-02T03:04:0{second}.000001"
+        message = f"training on 750 raw words ({words} effective words) took 0.0s, {speed} effective words/s"
+        made.__dict__.update(
+            total_train_time=seconds, vector=[0.5, 1], lifecycle_events=[{"msg": message, "datetime": date}]
+        )
+        return pickle.dumps(made)
+
+    left = saved(0.5, 1, 38, 10)
+    found = diff(left, saved(0.75, 2, 38, 20), "m.model")
+    names = ("total_train_time", "lifecycle_events/0/msg (speed)", "lifecycle_events/0/datetime")
+    assert found.verdict is Verdict.IDENTICAL
+    assert found.detail == f"same content; other {', '.join(f'Word2Vec/{name}' for name in names)}"
+    assert set(named(left, saved("never", 1, 38, 10), "m.model")) == {"Word2Vec/total_train_time"}
+    assert set(named(left, saved(0.5, 1, 39, 10), "m.model")) == {"Word2Vec/lifecycle_events/0/msg"}
+    other = pickle.dumps({"total_train_time": 0.5}), pickle.dumps({"total_train_time": 0.75})
+    assert set(named(*other, "m.model")) == {"total_train_time"}

@@ -41,6 +41,22 @@ def checkpoint() -> dict[str, Any]:
     return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rng": torch.get_rng_state(), "epoch": 1}
 
 
+def test_the_name_of_an_exported_program_is_that_of_its_archive(tmp_path: Path) -> None:
+    def exported(name: str, weight: float = 1.0) -> bytes:
+        model = torch.nn.Linear(3, 2)
+        torch.nn.init.constant_(model.weight, weight)
+        torch.nn.init.zeros_(model.bias)
+        torch.export.save(torch.export.export(model, (torch.zeros(1, 3),)), tmp_path / name)
+        return (tmp_path / name).read_bytes()
+
+    left = exported("left.pt2")
+    found = diff(left, exported("right.pt2"), "m.pt2")
+    assert (found.verdict, "(name of the archive)" in found.detail) == (Verdict.IDENTICAL, True)
+    assert not diff(left, exported("other.pt2"), "m.bin").verdict.differs
+    [leaf] = diff(left, exported("changed.pt2", 2.0), "m.pt2").leaves()
+    assert leaf.name == "m.pt2/data/weights/weight_0"
+
+
 def nudged(tensor: Any, place: tuple[int, ...]) -> None:
     tensor[place] = torch.nextafter(tensor[place], torch.tensor(9.0))
 

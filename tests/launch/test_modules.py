@@ -280,11 +280,20 @@ def test_native_code_that_may_seed_itself_from_the_clock(tmp_path: Path) -> None
     lines = [f"clock {path}" for path in (*seeding, "/usr/lib/libm.so", *quiet)]
     for calendar, words in ((True, "in threads of its own"), (False, "")):
         found = collect(tmp_path, *lines, calendar=calendar)
-        assert [one.module for one in found.noted] == sorted(map(str, seeding))
+        assert sorted(one.module for one in found.noted) == sorted(map(str, seeding))
         assert found.uncovered == found.noted
         assert all(words in one.text for one in found.noted)
         advice = "record with --clock" if calendar else "record without --no-calendar"
         assert ["polars" in one.text or one.text.endswith(advice) for one in found.noted] == [True] * 4
+
+
+def test_programs_are_named_together_where_no_calendar_is_recorded(tmp_path: Path) -> None:
+    names = ("make", "date", "bash", "python3.11", "pypy3")
+    lines = [f"clock /usr/bin/{name}" for name in names]
+    (found,) = collect(tmp_path, *lines, calendar=False).noted
+    assert (found.source, found.module) == ("clock", "/usr/bin/bash")
+    assert found.text.startswith("the clock is read by bash, date, make: ")
+    assert collect(tmp_path, *lines, calendar=True).noted == []
 
 
 def reported(run: Path, *lines: dict[str, object]) -> Callable[[str], bool]:

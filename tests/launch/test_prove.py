@@ -137,6 +137,23 @@ def test_what_a_keyed_run_counts_is_accounted_for(reprokit: Reprokit, build: Cal
     assert proof["requests"] == proof["accounted"] > 0
 
 
+def test_reads_that_are_handed_to_the_kernel_in_lists(reprokit: Reprokit) -> None:
+    """Those of io_submit are seen; those of io_uring are no system calls, and that is said."""
+    program = str(reprokit.directory / "submits")
+    subprocess.run(["gcc", str(PROGRAM.with_name("submitted_reads.c")), "-o", program], check=True)
+    done = reprokit.run("record", "--prove", "-o", "list", "--", program, "list")
+    if done.returncode == 77:
+        pytest.skip("this kernel has no asynchronous reads")
+    [line] = reprokit.facts("list")["proof"]["unaccounted"]
+    assert "io_submit of /dev/urandom, 24 bytes, by " in line
+    assert reprokit.facts("list")["proof"]["problem"] == ""
+    if reprokit.run("record", "--prove", "-o", "ring", "--", program, "ring").returncode == 77:
+        pytest.skip("this kernel has no io_uring")
+    proof = reprokit.facts("ring")["proof"]
+    assert (proof["requests"], proof["unaccounted"]) == (0, [])
+    assert proof["problem"].startswith("submits used io_uring: what is read through it is no system call")
+
+
 def test_a_shim_that_does_not_record_is_named(reprokit: Reprokit) -> None:
     script = "echo damaged > $REPROKIT_RUN/shim.plan; shuf -i 1-9; true"
     reprokit.run("record", "--prove", "--", "sh", "-c", script)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,27 @@ def test_processes_that_update_shared_weights_are_suspected(reprokit: Reprokit) 
     finding = profiled(reprokit, "--", sys.executable, str(training))["torch.nn.Module.share_memory"]
     assert (finding["kind"], finding["verdict"], finding["fact"]) == ("order", "suspect", "pytorch.hogwild")
     assert training.read_text().splitlines()[finding["where"][0]["line"] - 1] == "    model.share_memory()"
+
+
+def test_queries_of_duckdb_are_reported_with_their_lines(reprokit: Reprokit) -> None:
+    """By a stand-in for the library, whose methods are found on connections and on the module."""
+    stand_in = "class DuckDBPyConnection:\n    def execute(self, query): return self\n"
+    functions = "connect = DuckDBPyConnection\nsql = execute = connect().execute\n"
+    (reprokit.directory / "duckdb.py").write_text(stand_in + functions)
+    (reprokit.directory / "train.py").write_text("import duckdb\nduckdb.connect().execute('q')\nduckdb.sql('q')\n")
+    finding = profiled(reprokit, "--", sys.executable, "train.py")["duckdb.query"]
+    assert (finding["kind"], finding["fact"], finding["calls"]) == ("order", "duckdb.threads", 2)
+    assert sorted(place["line"] for place in finding["where"]) == [2, 3]
+
+
+@pytest.mark.skipif(shutil.which("awk") is None, reason="awk is not installed")
+def test_another_program_that_seeds_itself_from_the_clock(reprokit: Reprokit) -> None:
+    """The recorded time is given again; without a calendar each run has another one."""
+    command = ("--", "awk", "BEGIN { srand(); print rand() }")
+    assert profiled(reprokit, *command)["the time of day"]["verdict"] == "covered"
+    done = reprokit.run("profile", "--no-calendar", "-o", "other", *command)
+    assert "1 suspect  source the clock is read by " in done.stdout
+    assert "is known to vary" not in done.stdout
 
 
 def test_one_thread_races_with_nobody(reprokit: Reprokit) -> None:

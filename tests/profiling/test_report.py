@@ -13,6 +13,8 @@ import pytest
 from reprokit import findings, rundir
 from reprokit.errors import RunDamaged
 from reprokit.findings import CodePlace, Finding, FindingsFile
+from reprokit.model.run import Fidelity
+from reprokit.model.states import not_loaded, off
 from reprokit.profiling import analyze, report
 from reprokit.rundir import RunDirectory
 from tests.profiling.observed import confirmed, operator, profiled
@@ -63,6 +65,21 @@ def test_nothing_found_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "no findings" in capsys.readouterr().out
 
 
+def test_what_was_watched_is_said_and_what_was_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    building = profiled(tmp_path / "run", [], system_calls=off("strace is not on PATH"))
+    building.run.calendar, building.run.agent = False, not_loaded("no Python process began it")
+    building.run.fidelity = Fidelity(exact=4, derived=2)
+    run = RunDirectory(building.write())
+    report.print_findings(run, analyze(run))
+    screen = " ".join(capsys.readouterr().out.split())
+    assert (
+        "nothing that was watched is known to vary (requests for randomness); not watched: threads of native code, "
+        "the time of day (--no-calendar), what programs other than Python compute, why this replay asked for entropy "
+        "in another way than its recording (4 exact, 2 derived)" in screen
+    )
+    assert "should replay" not in screen
+
+
 def test_a_command_that_failed_is_not_said_to_repeat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     building = profiled(tmp_path / "run", [operator("aten::add", "forward", attributes={})])
     building.run.exit_code, building.run.signal = None, "SIGKILL"
@@ -70,7 +87,7 @@ def test_a_command_that_failed_is_not_said_to_repeat(tmp_path: Path, capsys: pyt
     report.print_findings(run, analyze(run))
     screen = capsys.readouterr().out
     assert "the command ended by SIGKILL: what it would have done after that is not known" in screen
-    assert "nothing known varies" not in screen
+    assert "known to vary" not in screen
 
 
 def test_nothing_in_a_run_reaches_the_terminal_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

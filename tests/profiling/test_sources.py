@@ -9,14 +9,15 @@ import pytest
 
 from reprokit import rundir
 from reprokit.findings import Finding
-from reprokit.model.run import SystemCall, SystemCallsFile
+from reprokit.model.run import Fidelity, SystemCall, SystemCallsFile
 from reprokit.model.states import Uncovered, off
 from reprokit.profiling import analyze
 from reprokit.rundir import RunDirectory
 from tests.profiling.observed import profiled
-from tests.verify.profiles import Writing, event
+from tests.verify.profiles import Writing, event, site
 from tests.verify.runs import Building
 
+READS = 552 + 96  # of the head of an entropy file (docs/format.md): its reads of the clock
 BEGAN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc).timestamp()
 
 
@@ -106,6 +107,66 @@ def test_what_an_agent_started_to_measure_is_none_of_the_trainings_sources(tmp_p
         "source/getrandom": (2, 2),
         "system-call/getrandom": (2, 2),
     }
+
+
+def asking(building: Building, program: str, *threads: str, module: str = "", clock: int = 0) -> Building:
+    """Add a process whose threads each asked for entropy once, in this library."""
+    file, name = Writing(program=program), building.path / "entropy" / f"{7:016x}-0.entropy"
+    for thread in threads:
+        file.chunk(thread, site(1, module, 64), event(1, 1, b"x" * 8))
+    name.parent.mkdir(exist_ok=True)
+    content = bytearray(file.content())
+    content[READS : READS + 8] = clock.to_bytes(8, "little")
+    name.write_bytes(content)
+    return building
+
+
+@pytest.mark.parametrize("threads", [("m",), ("m", "m.1")])
+def test_threads_that_ask_for_entropy_show_whether_a_database_used_several(
+    tmp_path: Path, threads: tuple[str, ...]
+) -> None:
+    query = {"kind": "completion", "name": "duckdb.query", "calls": 3, "ordered": False, "where": [["a.py", 7, "f"]]}
+    building = profiled(tmp_path / "run", [query])
+    module = "/venv/_duckdb.cpython-311-x86_64-linux-gnu.so"
+    found = found_in(asking(building, "/usr/bin/python3", *threads, module=module))
+    several = len(threads) > 1
+    assert (found["duckdb.query"].verdict, found["duckdb.query"].fact) == (
+        "suspect" if several else "setting",
+        "duckdb.threads",
+    )
+    assert (found["duckdb.query"].where[0].line, "SET threads=1" in found["duckdb.query"].cures[0].does) == (7, True)
+    assert ("2 threads of _duckdb.cpython-311-x86_64-linux-gnu.so" in found) is several
+
+
+def test_a_database_is_suspected_where_its_threads_are_not_known(tmp_path: Path) -> None:
+    query = {"kind": "completion", "name": "duckdb.query", "calls": 1, "ordered": False, "where": []}
+    building = profiled(tmp_path / "run", [query])
+    building.run.fidelity = Fidelity(exact=3)  # a replay keeps only requests that were answered otherwise
+    assert found_in(asking(building, "/usr/bin/python3", "m"))["duckdb.query"].verdict == "suspect"
+
+
+def test_threads_of_python_are_no_threads_of_native_code(tmp_path: Path) -> None:
+    building = profiled(tmp_path / "run")
+    found = found_in(asking(building, "/usr/bin/python3", "m", "m.1", module="/lib/libpython3.11.so.1.0"))
+    assert list(found) == ["getrandom"]
+
+
+@pytest.mark.parametrize(("program", "named"), [("/usr/bin/mawk", True), ("/opt/python3.12", False)])
+def test_recorded_reads_of_the_clock_are_covered(tmp_path: Path, program: str, named: bool) -> None:
+    found = found_in(asking(profiled(tmp_path / "run"), program, "m", clock=4))
+    assert ("the time of day" in found) is named
+    if named:
+        clock = found["the time of day"]
+        assert (clock.verdict, clock.calls, [asker.file for asker in clock.where]) == ("covered", 4, [program])
+
+
+@pytest.mark.parametrize(("calendar", "cure"), [(True, "record --clock"), (False, "record without --no-calendar")])
+def test_unrecorded_reads_of_the_clock_are_suspected(tmp_path: Path, calendar: bool, cure: str) -> None:
+    building = profiled(tmp_path / "run")
+    building.run.calendar = calendar
+    building.run.uncovered = [Uncovered(source="clock", text="the clock is read by make")]
+    (found,) = found_in(building).values()
+    assert (found.verdict, found.cures[0].does) == ("suspect", cure)
 
 
 def test_system_calls_that_were_not_watched_are_noted_with_the_reason(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 """Writes tables by Arrow: two that differ, one of them packed otherwise, one that is cut short, one with a bit flipped,
-and one whose column says more about itself."""
+one whose column says more about itself, and one whose first message begins as polars writes it."""
 
 import sys
 from pathlib import Path
@@ -36,3 +36,9 @@ write("about", [0.5, None, 0.25], ["a", "b", "c"], unit="nats")
 flipped = bytearray(left.read_bytes())
 flipped[45] ^= 4  # of the schema at the beginning, which readers of the file's end leave unread
 (place / f"flipped.{ending}").write_bytes(flipped)
+if ending != "parquet":  # polars leaves out what the format puts before the first message: a marker and a length
+    data = (place / f"packed.{ending}").read_bytes()
+    stop = 16 + int.from_bytes(data[12:16], "little")
+    (place / f"unmarked.{ending}").write_bytes(data[:8] + data[16:stop] + bytes(8) + data[stop:])
+    other = data[:8] + flipped[16:stop] + bytes(8) + data[stop:]
+    (place / f"unmarked-flipped.{ending}").write_bytes(other)

@@ -42,6 +42,7 @@ OBSERVERS: dict[str, tuple[str, ...]] = {
     "asyncio.tasks": ("library_calls.observe_waiting",),
     "concurrent.futures._base": ("library_calls.observe_waiting",),
     "concurrent.futures.thread": ("library_calls.observe_thread_pool",),
+    "duckdb": ("library_calls.observe_duckdb",),
     "jax": ("library_calls.observe_compilations",),
     "joblib.parallel": ("library_calls.observe_joblib",),
     "multiprocessing.context": ("library_calls.observe_shared_memory",),

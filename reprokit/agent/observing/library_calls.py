@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _MARK = "_reprokit_watched"  # not the mark of core.patching, as adapters may have replaced the function already
 _IN_ORDER = ("map", "starmap", "imap")  # methods of Pool that keep the order of their arguments
+_QUERIES = ("execute", "executemany", "from_parquet", "from_query", "query", "read_csv", "read_parquet", "sql", "table")
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 # Methods of tf.data.Dataset, and the position of num_parallel_calls, counting self.
 _PARALLEL = {"map": 2, "interleave": 4, "batch": 3, "padded_batch": None, "filter": None}
@@ -133,6 +134,15 @@ def observe_thread_pool(module: Any, observer: Observer) -> None:
             busy.add(pool)
 
     watch(observer, module.ThreadPoolExecutor, "submit", note)
+
+
+def observe_duckdb(module: Any, observer: Observer) -> None:
+    """Observe queries of DuckDB, whose own threads decide the order of rows and of sums."""
+    connection = module.DuckDBPyConnection
+    for name in _QUERIES:
+        for owner in (module, connection):
+            if callable(getattr(owner, name, None)):
+                watch(observer, owner, name, lambda *_: _note_completion(observer, "duckdb.query"))
 
 
 def observe_pool(module: Any, observer: Observer) -> None:

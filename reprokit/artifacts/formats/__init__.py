@@ -17,7 +17,7 @@ ZIP, TAR, XGBOOST_KEY = rb"PK(?:\x03\x04|\x05\x06)", rb".{257}ustar", rb"(?:i|U|
 PICKLE = rb"\x80[\2-\5]."  # pickles before protocol 2 begin like text, and are detected by name
 ZLIB = rb"x[\x01\x20\x3f\x5e\x7d\x9c\xbb\xda\xf9]"
 TORCH_PICKLE = rb"\x80[\2-\5](?:\x95.{8})?\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\."
-TORCH_MEMBERS = rb"[^/]+/(?:data\.pkl|data/[0-9]+|version|constants\.pkl|constants/[0-9]+)"
+TORCH_MEMBERS = rb"[^/]+/(?:data\.pkl|data/(?:[0-9]+|[a-z]+/.+)|archive_format|version|constants\.pkl|constants/[0-9]+)"
 PICKLES = r"\.(?:pkl|pickle|p|pck|joblib|jl|sav)\Z"
 REFERRING = (".index", ".onnx")
 # What files of weights and of states of optimizers are called, where their first bytes do not say what they are.
@@ -112,7 +112,7 @@ FORMATS: tuple[Format, ...] = (
     Format("npz", _either(_begins(ZIP, r"\.npz\Z"), _first_member(rb".*\.npy")), _reader("npy", "archive")),
     Format(
         "torch",
-        _either(_begins(TORCH_PICKLE), _begins(ZIP, r"\.(?:pt|pth|ckpt)\Z"), _first_member(TORCH_MEMBERS)),
+        _either(_begins(TORCH_PICKLE), _begins(ZIP, r"\.(?:pt2?|pth|ckpt)\Z"), _first_member(TORCH_MEMBERS)),
         _reader("torch"),
         is_model=True,
     ),

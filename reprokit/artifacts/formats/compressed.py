@@ -6,23 +6,32 @@ from collections.abc import Iterator
 
 from reprokit.artifacts.decompression import BZIP2, GZIP, XZ, ZLIB, UnpackedSource
 from reprokit.artifacts.elements import Limits, NestedFile, Noise, Part, Source
+from reprokit.artifacts.formats.zip import outside_value
 from reprokit.artifacts.sources import read_exactly
 from reprokit.errors import ArtifactDamaged
 
-_EXTRA, _NAME = 4, 8
-LONGEST_NAME = 1024
+_EXTRA, _NAME, _COMMENT = 4, 8, 16
+LONGEST_HEAD = 1 << 17
 LZ4 = b"\x04\x22\x4d\x18"
 OLD = b"ZF"
 LZMA = b"\x5d\x00\x00"
 
 
 def gzip(source: Source, limits: Limits) -> Iterator[Part]:
-    """Yield the nested file; time, name and system in the header are noise."""
-    head = read_exactly(source, 0, min(source.size, 10 + LONGEST_NAME))
+    """Yield the nested file; time, name and system in the header are noise, other fields count like content."""
+    head = read_exactly(source, 0, min(source.size, 10 + LONGEST_HEAD))
     yield Noise("time stamp", head[4:8].hex())
     yield Noise("compression level and system", head[8:10].hex())
-    if head[3] & _NAME and not head[3] & _EXTRA:
-        yield Noise("file name", head[10:].split(b"\0")[0].decode("latin-1"))
+    rest = head[10:]
+    if head[3] & _EXTRA:
+        size = 2 + int.from_bytes(rest[:2], "little")
+        yield from outside_value("extra field", rest[2:size])
+        rest = rest[size:]
+    if head[3] & _NAME:
+        name, _, rest = rest.partition(b"\0")
+        yield Noise("file name", name.decode("latin-1"))
+    if head[3] & _COMMENT:
+        yield from outside_value("comment", rest.partition(b"\0")[0])
     yield NestedFile("", UnpackedSource(source, GZIP, limits))
 
 

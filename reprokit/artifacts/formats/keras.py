@@ -19,9 +19,9 @@ SHARED = "/shared_object_id"
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
     """Yield the values of the two JSON documents, and the other members as nested files."""
-    archive_members = zip_format.members(source, limits)
-    yield from zip_format.noise(archive_members)
-    for member in archive_members:
+    archive = zip_format.open_archive(source, limits)
+    yield from archive.around()
+    for member in archive.members:
         if member.name not in (METADATA, CONFIGURATION):
             yield zip_format.part(member)
             continue

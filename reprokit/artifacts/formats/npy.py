@@ -130,9 +130,9 @@ def _field_size(field: Any, depth: int) -> int:
 
 def archive(source: Source, limits: Limits) -> Iterator[Part]:
     """Yield the arrays of a .npz by name; other members as nested files."""
-    archive_members = zip_format.members(source, limits)
-    yield from zip_format.noise(archive_members)
-    for member in archive_members:
+    opened = zip_format.open_archive(source, limits)
+    yield from opened.around()
+    for member in opened.members:
         name = member.name.removesuffix(".npy")
         if name != member.name and read_exactly(member.source, 0, min(6, member.source.size)) == MAGIC:
             yield from array(name, member.source)

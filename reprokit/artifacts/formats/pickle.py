@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from reprokit.artifacts.elements import Limits, Part, Source
-from reprokit.artifacts.formats import PICKLE
+from reprokit.artifacts.formats import PICKLE, gensim
 from reprokit.artifacts.formats.pickle_nodes import Creation, GlobalName, JoblibArray, PickledDict, PickledObject, exact
 from reprokit.artifacts.formats.pickle_numpy import ArrayElements, array_parts, recognize_numpy, shape_of, type_of
 from reprokit.artifacts.formats.pickle_unpickler import InertUnpickler
@@ -61,7 +61,9 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
     walk = PickleWalk(limits, source.size, (recognize_joblib, recognize_numpy))
     for number in range(1, MOST + 1):
         unpickler = InertUnpickler(stream, limits, after_build=after_build)
-        yield from walk.pickle(unpickler, unpickler.load(), f"({number})" if number > 1 else "")
+        root = unpickler.load()
+        parts = walk.pickle(unpickler, root, f"({number})" if number > 1 else "")
+        yield from gensim.without_timings(parts) if gensim.is_model(root) else parts
         at = stream.at
         if not re.match(PICKLE, source.read(at, 4), re.DOTALL):
             break

@@ -7,6 +7,7 @@ import tarfile
 from collections.abc import Callable, Iterator
 
 from reprokit.artifacts.elements import Limits, NestedFile, Noise, Part, Source, Value
+from reprokit.artifacts.formats.zip import OUTSIDE, SHORT, outside_value
 from reprokit.artifacts.sources import BLOCK, SourceStream, piece
 from reprokit.errors import ArtifactDamaged
 
@@ -18,8 +19,10 @@ _KINDS = {
     tarfile.BLKTYPE: "device",
     tarfile.FIFOTYPE: "FIFO",
 }
+_NAME, _LINK, _UNUSED = slice(100), slice(157, 257), slice(500, 512)  # fields of a member's head
+_OF_NOISE = ("atime", "ctime")  # times in pax headers, besides those that tarfile puts into its own attributes
 _NOISE: dict[str, Callable[[tarfile.TarInfo], object]] = {
-    "time stamps": lambda member: member.mtime,
+    "time stamps": lambda member: (member.mtime, *map(member.pax_headers.get, _OF_NOISE)),
     "owners": lambda member: (member.uid, member.gid, member.uname, member.gname),
     "permissions": lambda member: member.mode,
 }
@@ -45,6 +48,7 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
     order = hashlib.sha256()
     for member, _ in members(source):
         yield _part(member, source)
+        yield from _outside(member, source)
         order.update(member.name.encode("utf-8", "surrogateescape") + b"\0")
         for name, fact in _NOISE.items():  # sums do not depend on the order
             text = f"{member.name}\0{fact(member)}".encode("utf-8", "surrogateescape")
@@ -65,6 +69,19 @@ def members(source: Source) -> Iterator[tuple[tarfile.TarInfo, int]]:
     except (tarfile.TarError, ValueError, OverflowError, RecursionError, EOFError) as error:
         raise ArtifactDamaged(f"it is damaged ({error})") from None
     _require_zeros(source, end)
+
+
+def _outside(member: tarfile.TarInfo, source: Source) -> Iterator[Part]:
+    """Yield what stands in the archive and not in a member's content: readers may show it to their users."""
+    for key, text in sorted(member.pax_headers.items()):
+        if key not in _OF_NOISE and key not in tarfile.PAX_FIELDS:
+            yield Value(f"{OUTSIDE}, {key[:SHORT]} of {member.name})", repr(text))
+    head = source.read(member.offset_data - tarfile.BLOCKSIZE, tarfile.BLOCKSIZE)
+    unused = [head[field].partition(b"\0")[2] for field in (_NAME, _LINK)] + [head[_UNUSED]]
+    yield from outside_value(f"head of {member.name}", b"".join(unused).strip(b"\0"))
+    if member.isreg() and (rest := -member.size % tarfile.BLOCKSIZE):
+        padding = source.read(member.offset_data + member.size, rest).rstrip(b"\0")
+        yield from outside_value(f"behind {member.name}", padding)
 
 
 def _require_zeros(source: Source, start: int) -> None:

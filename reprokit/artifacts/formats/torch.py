@@ -17,6 +17,7 @@ from reprokit.artifacts.sources import ForwardReader, piece, read_whole
 from reprokit.errors import ArtifactDamaged
 
 PICKLES = ("data", "constants")  # each with a directory of storages of the same name
+MAIN = ("data.pkl", "archive_format")  # the members that name the directory: the pickle, and that of a .pt2
 MAGIC, VERSION = 0x1950A86A20F9469CFC6C, 1001  # of the stream
 SHORT = 100
 
@@ -28,17 +29,21 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
 
 
 def read_archive(source: Source, limits: Limits) -> Iterator[Part]:
-    """Yield the parts of an archive: one or two pickles, their storages, and the code of TorchScript."""
-    archive_members = zip_format.members(source, limits)
-    top = next((m.name.removesuffix("data.pkl") for m in archive_members if is_main(m.name)), None)
-    if top is None or any(not member.name.startswith(top) for member in archive_members):
-        yield from zip_format.read(source, limits)
+    """Yield the parts of an archive: one or two pickles, their storages, and the code of TorchScript.
+
+    An exported program (.pt2) is an archive whose members are read like those of other archives.
+    """
+    archive = zip_format.open_archive(source, limits)
+    top = top_of(archive.members)
+    if top is None:
+        yield from zip_format.parts(archive)
         return
-    members = {member.name.removeprefix(top): member for member in archive_members}
-    if len(members) < len(archive_members):
+    renamed = [replace(member, name=member.name.removeprefix(top)) for member in archive.members]
+    members = {member.name: member for member in renamed}
+    if len(members) < len(renamed):
         raise ArtifactDamaged("two of its members have the same name")
     yield Noise("(name of the archive)", top)
-    yield from zip_format.noise([replace(member, name=name) for name, member in members.items()])
+    yield from replace(archive, members=renamed).around()
     is_big = byte_order(members) == "big"
     used = {"byteorder", ".data/serialization_id", ".storage_alignment"}
     for name in PICKLES:
@@ -53,15 +58,22 @@ def read_archive(source: Source, limits: Limits) -> Iterator[Part]:
         if name in ("version", ".format_version"):
             yield Noise(f"({name})", read_whole(member.source, SHORT, name).decode("latin-1").strip())
         else:
-            yield zip_format.part(replace(member, name=name))
+            yield zip_format.part(member)
     for name in sorted(used & members.keys()):
         if name.startswith(".") or name == "byteorder":
             yield Noise(f"({name})", read_whole(members[name].source, 4096, name).decode("latin-1"))
 
 
-def is_main(name: str) -> bool:
-    """Return whether a member is the main pickle of an archive: data.pkl in its only directory."""
-    return name == "data.pkl" or (name.endswith("/data.pkl") and name.count("/") == 1)
+def top_of(members: list[ZipMember]) -> str | None:
+    """Return the directory of all members of an archive of PyTorch, the archive's name; None for another archive."""
+    main = (member.name.removesuffix(name) for member in members for name in MAIN if is_main(member.name, name))
+    top = next(main, None)
+    return None if top is None or any(not member.name.startswith(top) for member in members) else top
+
+
+def is_main(name: str, expected: str = "data.pkl") -> bool:
+    """Return whether a member is the main one of an archive: of this name, in its only directory."""
+    return name == expected or (name.endswith(f"/{expected}") and name.count("/") == 1)
 
 
 def byte_order(members: dict[str, ZipMember]) -> str:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 from reprokit.artifacts.decompression import BZIP2, DEFLATED, UnpackedSource
 from reprokit.artifacts.elements import Limits, NestedFile, Noise, Part, Siblings, Source, Value
 from reprokit.artifacts.formats import refers
-from reprokit.artifacts.sources import BytesSource, ChecksummedSource, piece, read_exactly
+from reprokit.artifacts.sources import BytesSource, ChecksummedSource, blocks, piece, read_exactly
 from reprokit.errors import ArtifactDamaged
 
 _END = struct.Struct("<4s4H2LH")
@@ -23,6 +25,13 @@ _OVERFLOW, _OVERFLOW16 = 0xFFFFFFFF, 0xFFFF
 _COMMENT = 0xFFFF  # bytes of the longest comment at the end
 _ENCRYPTED, _SIZES_AFTER_DATA, _UTF8 = 0x1, 0x8, 0x800
 _NEWEST_VERSION = 63  # newest supported version of the format, times ten
+_LONG_SIZES = 0x0001
+# Extra fields with times and owners (NTFS, UNIX), and those that only align what follows (PyTorch, Android).
+_KNOWN_FIELDS = frozenset({_LONG_SIZES, 0x000A, 0x000D, 0x5455, 0x5855, 0x7855, 0x7875})
+_PADDING = frozenset({0x0000, 0x4246, 0xD935})
+_LONGEST_DESCRIPTOR = 24
+OUTSIDE = "(other bytes outside of the members"
+SHORT = 100  # bytes that are shown
 _METHODS = {8: DEFLATED, 12: BZIP2}
 
 
@@ -41,6 +50,8 @@ class ZipMember:
     attributes: tuple[int, int]
     start: int  # of its local header
     extra: bytes
+    comment: bytes = b""
+    local_extra: bytes = b""
     name: str = ""
     source: Source = field(default_factory=lambda: BytesSource(b""))
     end: int = 0
@@ -50,12 +61,38 @@ class ZipMember:
         return self.name.endswith("/") and self.size == 0
 
 
+@dataclass(frozen=True)
+class ZipArchive:
+    """An archive: its members in the order of the directory, and what it holds beside them."""
+
+    members: list[ZipMember]
+    outside: tuple[Value, ...]  # comments, fields of unknown meaning, and bytes that no header names
+
+    def around(self) -> Iterator[Part]:
+        """Yield the metadata of members as noise, then the bytes outside of them, which count like content."""
+        yield from noise(self.members)
+        yield from self.outside
+
+
+class ZipDirectory(NamedTuple):
+    """The directory of an archive: its place, and the bytes around it that it does not need."""
+
+    entries: int
+    start: int
+    end: int
+    comment: bytes
+    extension: bytes  # of the record with long numbers
+
+
 def read(source: Source, limits: Limits) -> Iterator[Part]:
     """Yield each member as a nested file."""
-    archive_members = members(source, limits)
-    yield from noise(archive_members)
-    for member in archive_members:
-        yield part(member)
+    return parts(open_archive(source, limits))
+
+
+def parts(archive: ZipArchive) -> Iterator[Part]:
+    """Yield the parts of an archive."""
+    yield from archive.around()
+    yield from map(part, archive.members)
 
 
 def part(member: ZipMember) -> Part:
@@ -70,9 +107,13 @@ def noise(archive_members: Iterable[ZipMember]) -> Iterator[Noise]:
     members_by_name = sorted(archive_members, key=lambda member: member.name)
     yield Noise("time stamps", _digest(f"{m.date}" for m in members_by_name))
     yield Noise("compression", _digest(f"{(m.method, m.flags & ~_UTF8)}" for m in members_by_name))
-    attributes = (f"{(m.made_by, *m.attributes)} {m.extra.hex()}" for m in members_by_name)
+    attributes = (f"{(m.made_by, *m.attributes)} {_known_fields(m.extra).hex()}" for m in members_by_name)
     yield Noise("attributes", _digest(attributes))
     yield Noise("order of members", _digest(m.name for m in sorted(archive_members, key=lambda m: m.start)))
+
+
+def _known_fields(extra: bytes) -> bytes:
+    return b"".join(data for kind, data in _extras(extra) if kind in _KNOWN_FIELDS and kind != _LONG_SIZES)
 
 
 def _digest(texts: Iterable[str]) -> str:
@@ -82,9 +123,10 @@ def _digest(texts: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-def members(source: Source, limits: Limits) -> list[ZipMember]:
-    """Return all members in the order of the directory; raises ArtifactDamaged if they overlap or are out of bounds."""
-    count, start, end = _directory(source)
+def open_archive(source: Source, limits: Limits) -> ZipArchive:
+    """Return an archive; raises ArtifactDamaged if its members overlap or are out of bounds."""
+    place = _directory(source)
+    count, start, end = place[:3]
     if end - start > limits.header or count > limits.parts:
         raise ArtifactDamaged(f"its directory has {count} members in {end - start} bytes, more than are read")
     result = list(_entries(read_exactly(source, start, end - start), count))
@@ -104,18 +146,71 @@ def members(source: Source, limits: Limits) -> list[ZipMember]:
             directory, _, name = member.name.rpartition("/")
             prefix = f"{directory}/" if directory else ""
             member.source.beside = Siblings(name, lambda name, prefix=prefix: by_name.get(prefix + name))  # type: ignore[misc]
-    return result
+    return ZipArchive(result, tuple(_outside(source, by_offset, place)))
 
 
-def _directory(source: Source) -> tuple[int, int, int]:
-    """Return how many entries the directory has, where it begins, and where it ends."""
+def _outside(source: Source, by_offset: list[ZipMember], directory: ZipDirectory) -> Iterator[Value]:
+    """Yield what stands in the file and in no member: readers of the archive may show it to their users."""
+    yield from outside_value("comment", directory.comment)
+    yield from outside_value("behind the directory", directory.extension)
+    limits = [*(member.start for member in by_offset[1:]), directory.start]
+    for member, following in zip(by_offset, limits, strict=True):
+        yield from outside_value(f"comment of {member.name}", member.comment)
+        fields = dict.fromkeys((*_unknown_fields(member.extra), *_unknown_fields(member.local_extra)))
+        yield from outside_value(f"fields of {member.name}", b"".join(fields))
+        stop = member.end + _descriptor_size(source, member, following)
+        if stop < following:
+            yield from outside_value(f"behind {member.name}", piece(source, stop, following - stop))
+    if not by_offset and directory.start:
+        yield from outside_value("before the directory", piece(source, 0, directory.start))
+
+
+def outside_value(where: str, content: bytes | Source) -> Iterator[Value]:
+    """Yield the bytes of an archive that belong to none of its members: a short text, or a digest."""
+    size = len(content) if isinstance(content, bytes) else content.size
+    if isinstance(content, bytes) and 0 < size <= SHORT:
+        yield Value(f"{OUTSIDE}, {where})", repr(content)[1:])
+    elif size:
+        digest = hashlib.sha256()
+        for block in (content,) if isinstance(content, bytes) else blocks(content):
+            digest.update(block)
+        yield Value(f"{OUTSIDE}, {where})", f"{size} bytes, SHA-256 {digest.hexdigest()}")
+
+
+def _unknown_fields(extra: bytes) -> Iterator[bytes]:
+    """Yield the extra fields that hold more than times, owners, long sizes or padding."""
+    at = 0
+    for kind, data in _extras(extra):
+        at += 4 + len(data)
+        is_padding = kind in _PADDING and len(set(data)) <= 1
+        if kind not in _KNOWN_FIELDS and not is_padding:
+            yield struct.pack("<HH", kind, len(data)) + data
+    yield extra[at:].strip(b"\0")
+
+
+def _descriptor_size(source: Source, member: ZipMember, following: int) -> int:
+    """Return the size of the record behind a member's data that repeats its check sum and sizes; 0 without one."""
+    if not member.flags & _SIZES_AFTER_DATA:
+        return 0
+    data = source.read(member.end, min(_LONGEST_DESCRIPTOR, following - member.end))
+    for signature in (b"PK\x07\x08", b""):
+        for sizes in ("<LLL", "<LQQ"):
+            with suppress(struct.error):
+                record = signature + struct.pack(sizes, member.crc, member.packed, member.size)
+                if data.startswith(record):
+                    return len(record)
+    return 0
+
+
+def _directory(source: Source) -> ZipDirectory:
+    """Return the directory of an archive."""
     tail_start = max(0, source.size - _COMMENT - _END.size)
     tail = read_exactly(source, tail_start, source.size - tail_start)
     at = tail.rfind(b"PK\x05\x06")
     if at < 0 or at + _END.size > len(tail):
         raise ArtifactDamaged("it has no directory at its end")
     _, disk, first_disk, on_disk, count, size, start, comment = _END.unpack_from(tail, at)
-    end = tail_start + at
+    end, extension = tail_start + at, b""
     if at + _END.size + comment != len(tail):
         raise ArtifactDamaged("there are bytes behind its end")
     locator_at = end - _END64_LOCATOR.size
@@ -127,11 +222,12 @@ def _directory(source: Source) -> tuple[int, int, int]:
         )
         if signature != b"PK\x06\x06" or disks > 1 or end + _END64.size > locator_at:
             raise ArtifactDamaged("the directory's place is not where it says")
+        extension = read_exactly(source, end + _END64.size, min(locator_at - end - _END64.size, _COMMENT))
     elif is_long and count == _OVERFLOW16:
         raise ArtifactDamaged("the directory's place is missing")
     if disk or first_disk or on_disk != count or start + size != end:
         raise ArtifactDamaged("its directory does not stand before its end")
-    return count, start, end
+    return ZipDirectory(count, start, end, tail[at + _END.size :], extension)
 
 
 def _entries(data: bytes, count: int) -> Iterator[ZipMember]:
@@ -152,9 +248,9 @@ def _entries(data: bytes, count: int) -> Iterator[ZipMember]:
             raise ArtifactDamaged(f"a member needs version {needed / 10} of the format")
         more = data[at + name : at + name + extra]
         size, packed, offset = _long_sizes(more, size, packed, offset)
-        rest = b"".join(data for kind, data in _extras(more) if kind != 1) + data[at + name + extra : stop]
-        raw_name = data[at : at + name]
-        yield ZipMember(raw_name, made_by, flags, method, (day, clock), crc, packed, size, (inner, outer), offset, rest)
+        raw_name, note = data[at : at + name], data[at + name + extra : stop]
+        facts = (raw_name, made_by, flags, method, (day, clock), crc, packed, size, (inner, outer), offset)
+        yield ZipMember(*facts, extra=more, comment=note)
         at = stop
     if at != len(data):
         raise ArtifactDamaged("its directory has other entries than it counts")
@@ -170,7 +266,7 @@ def _extras(extra: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _long_sizes(extra: bytes, size: int, packed: int, offset: int) -> tuple[int, int, int]:
     """Return sizes and offset, which are in an extra field if they need more than 32 bits."""
-    extended = next((data for kind, data in _extras(extra) if kind == 1), b"")
+    extended = next((data for kind, data in _extras(extra) if kind == _LONG_SIZES), b"")
     sizes = [size, packed, offset]
     values = iter(struct.unpack(f"<{len(extended) // 8}Q", extended[: len(extended) // 8 * 8]))
     for index, value in enumerate(sizes):
@@ -187,8 +283,9 @@ def _data_range(source: Source, member: ZipMember, limit: int) -> tuple[int, int
     if signature != b"PK\x03\x04" or read_exactly(source, member.start + _LOCAL.size, name_length) != member.raw_name:
         raise ArtifactDamaged(f"its directory and its member {member.name[:80]!r} contradict each other")
     is_after = flags & _SIZES_AFTER_DATA  # then they are zero here, or all ones
+    more = read_exactly(source, member.start + _LOCAL.size + name_length, extra)
+    member.local_extra = more
     if not is_after:
-        more = read_exactly(source, member.start + _LOCAL.size + name_length, extra)
         size, packed, _ = _long_sizes(more, size, packed, 0)
     recorded = {(crc, member.crc), (packed, member.packed), (size, member.size)}
     contradicts = any(here != there and not (is_after and here in (0, _OVERFLOW)) for here, there in recorded)
