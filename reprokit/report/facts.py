@@ -79,7 +79,11 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     state: Literal["clean", "changed", "unknown"] = "unknown"
     commit: str = ""
-    changes: str = ""  # digest of what the commit does not say: the diff, and untracked files by their digests
+    changes: str = ""  # digest of what the commit does not say: the diff, and other files by their digests
+    changed_files: tuple[str, ...] = ()  # that were used, with other bytes than in the commit
+    outside_files: tuple[str, ...] = ()  # of code that was used, and that the commit lacks
+    same_files: int = 0  # number of those that were used as the commit has them
+    not_compared: int = 0  # number of those that were used and not compared
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shlex
 import time
@@ -29,6 +27,7 @@ from reprokit.report import answers, curves
 from reprokit.report import facts as audit
 from reprokit.report.confusion import confusion_of
 from reprokit.report.histograms import histograms_of
+from reprokit.report.source import source_of, stated_source
 from reprokit.report.wrong_predictions import wrong_predictions_of
 from reprokit.untrusted_json import object_in
 from reprokit.verify.compare import seeds
@@ -318,7 +317,7 @@ def _run(summary: RunSummary, side: Literal["left", "right"]) -> audit.RunReport
         host=run.host,
         reprokit=run.reprokit,
         machine=_machine(summary.environment),
-        source=_source(summary.environment),
+        source=source_of(summary.environment),
         replay_of=run.replay_of.run_id if run.replay_of is not None else "",
         digest=sealed.digest if sealed is not None else "",
         original=run.bundled.original if run.bundled is not None else "",
@@ -334,21 +333,6 @@ def _machine(environment: dict[str, Any]) -> str:
     return "; ".join(str(part) for part in parts if part)
 
 
-def _source(environment: dict[str, Any]) -> audit.SourceState:
-    """Return the state of the git checkout; uncommitted changes are given by their digest."""
-    git = object_in(environment, "git")
-    commit = str(git.get("commit") or "")
-    if git.get("dirty") is None:  # no checkout, or git timed out
-        return audit.SourceState(commit=commit)
-    beyond = {key: git[key] for key in ("changes", "untracked", "more_untracked") if git.get(key)}
-    if not beyond:
-        return audit.SourceState(state="clean", commit=commit)
-    text = json.dumps(beyond, sort_keys=True, separators=(",", ":"))
-    return audit.SourceState(
-        state="changed", commit=commit, changes=f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
-    )
-
-
 def _trained(summary: RunSummary) -> audit.Trained:
     run = summary.run
     return audit.Trained(
@@ -361,23 +345,9 @@ def _trained(summary: RunSummary) -> audit.Trained:
 
 
 def _code(environment: dict[str, Any]) -> Iterator[audit.Stated]:
-    git = environment.get("git")
-    if isinstance(git, dict):
-        yield audit.Stated("git commit", str(git.get("commit") or "unknown"))
-        yield audit.Stated("git changes", _changes(git))
-    else:
-        yield audit.Stated("git commit", "not in a git repository, or git was not there")
+    yield from stated_source(environment)
     for name, digest in sorted(object_in(environment, "code").items()):
         yield audit.Stated(str(name), str(digest))
-
-
-def _changes(git: dict[str, Any]) -> str:
-    """Return the uncommitted changes by their digest."""
-    count = len(object_in(git, "untracked"))
-    files = f"; {count} files that git does not know" if count else ""
-    if not git.get("dirty"):
-        return f"none that were not committed{files}"
-    return f"changes that were not committed, as a diff {git.get('changes') or 'whose digest is not known'}{files}"
 
 
 def _data(environment: dict[str, Any]) -> Iterator[audit.Stated]:

@@ -46,7 +46,11 @@ class PredicateSource(_Part, frozen=True):
 
     state: Literal["clean", "changed", "unknown"]
     commit: str
-    changes: DigestSet  # digest over the diff against the commit and the digests of untracked files
+    changes: DigestSet  # digest over the diff against the commit and the digests of other files
+    changed_files: Texts  # that were used, with other bytes than in the commit
+    outside_files: Texts  # of code that was used, and that the commit lacks
+    same_files: Count  # that were used as the commit has them
+    not_compared: Count  # that were used and not compared
 
 
 class PredicateRun(_Part, frozen=True):
