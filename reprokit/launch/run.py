@@ -201,6 +201,7 @@ def run_file(plan: Plan, user_variables: dict[str, str], environment: ChildEnvir
         include_crypto=plan.record_crypto,
         hide_rdrand=plan.hide_rdrand,
         trail=plan.trail,
+        switched_off=plan.switched_off,
         batch_digests=plan.batch_digests,
         started=rundir.utc_now(),
         launcher_pid=os.getpid(),

@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from reprokit.model.states import ON, Loading, Switch, Uncovered
+from reprokit.model.switches import SwitchedPart
 
 FORMAT = 9
 RUNNING: Final = "running"
@@ -284,6 +285,7 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     hide_rdrand: bool = False  # RDRAND and RDSEED were hidden from programs
     supervisor: Switch | None = None
     trail: Switch | None = None
+    switched_off: list[SwitchedPart] = msgspec.field(default_factory=list)  # by the user, in a recording or replay
     batch_digests: bool = False  # whether the ledger holds digests of tf.data batches
     shim: Loading | None = None
     agent: Loading | None = None

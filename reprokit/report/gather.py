@@ -21,6 +21,7 @@ from reprokit.entropy.request_counts import Requester as EntropyRequester
 from reprokit.entropy.request_counts import RequestTotals as EntropyTotals
 from reprokit.errors import NothingComparable, RunError
 from reprokit.model.run import NO_END, ProfileFacts
+from reprokit.model.switches import off_in
 from reprokit.plan import RECORD
 from reprokit.redaction import Secrets
 from reprokit.report import answers, curves
@@ -89,7 +90,7 @@ def _gathered(paths: Sequence[Path], execution: Execution | None, ignores: Ignor
         reprokit=VERSION,
         made=_now() if execution is None else rundir.utc_now(),
         executed_by="unknown" if execution is None else "signer",
-        attention=(*witnessed.failures, *_attention(summaries)),
+        attention=(*witnessed.failures, *_attention(summaries), *_switched_off(summaries)),
         verdict=_verdict(summaries, comparison, problem, witnessed.failures),
         runs=tuple(_run(summary, _SIDES[number]) for number, summary in enumerate(summaries)),
         trained=_trained(first),
@@ -213,6 +214,15 @@ def _attention(summaries: Sequence[RunSummary]) -> Iterator[str]:
             yield f"{name} failed: {summary.state}."
         if summary.run.out_of_reach:
             yield f"{name} is not recorded whole: {summary.run.out_of_reach_in_words}."
+
+
+def _switched_off(summaries: Sequence[RunSummary]) -> Iterator[str]:
+    """Yield what is not known of the runs as the user switched it off."""
+    for option in off_in(part for summary in summaries for part in summary.run.switched_off):
+        whose = [option in off_in(summary.run.switched_off) for summary in summaries]
+        runs = "Both runs lack" if all(whose) else f"The {'first' if whose[0] else 'second'} run lacks"
+        runs = "This run lacks" if len(whose) == 1 else runs
+        yield f"{runs} {option.lost}: it was switched off by {option.option}."
 
 
 def _how(summaries: Sequence[RunSummary], comparison: Comparison | None) -> tuple[str, ...]:

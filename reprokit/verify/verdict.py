@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from reprokit.difference import BookkeepingKind, Difference, Verdict
 from reprokit.verify.ignores import behind_verdict
 
 if TYPE_CHECKING:
+    from reprokit.model.switches import SwitchOption
     from reprokit.verify.compare.hosts import HostsComparison
     from reprokit.verify.compare.runs import Comparison
 
@@ -45,7 +46,13 @@ def counted_bookkeeping(counts: Counter[BookkeepingKind]) -> str:
 
 def verdict_line(comparison: Comparison) -> str:
     """Return the result of a comparison of two runs in one line, with how much the user's rules ignored."""
-    return _verdict_words(comparison) + behind_verdict(comparison.ignores)
+    behind = behind_verdict(comparison.ignores) + switched_off_words(comparison.switched_off)
+    return _verdict_words(comparison) + behind
+
+
+def switched_off_words(options: Sequence[SwitchOption]) -> str:
+    """Return what is said behind a verdict of what no run recorded, as the user switched it off; may be empty."""
+    return f"; switched off: {', '.join(option.option for option in options)}" if options else ""
 
 
 def _verdict_words(comparison: Comparison) -> str:
@@ -76,7 +83,8 @@ def hosts_line(result: HostsComparison) -> str:
     if result.verdict is Verdict.IDENTICAL:
         but_for = _but_for(result.hosts.values())
         what = _compared(comparison) if but_for else EVERYTHING
-        return f"identical: on each of {len(result.hosts)} hosts {what}{but_for}{behind_verdict(result.ignores)}"
+        behind = behind_verdict(result.ignores) + switched_off_words(comparison.switched_off)
+        return f"identical: on each of {len(result.hosts)} hosts {what}{but_for}{behind}"
     return verdict_line(comparison).replace(": ", f": host {name}: ", 1)
 
 
