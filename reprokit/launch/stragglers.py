@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from reprokit.launch.environment import RUN, RUN_PATH_SIZE
 from reprokit.launch.supervisor import PATIENCE
+from reprokit.model.run import OutlivingProgram
 from reprokit.rundir import padded
 
 PAUSE = 0.01  # seconds
@@ -36,6 +38,18 @@ def end(run: Path) -> None:
         deadline = time.monotonic() + GRACE
         while any(True for _ in processes(run)) and time.monotonic() < deadline:
             time.sleep(PAUSE)
+
+
+def outliving(run: Path) -> list[OutlivingProgram]:
+    """Return the programs of processes that still run, sorted by name."""
+    counts = Counter(map(_program_name, processes(run)))
+    return [OutlivingProgram(name=name, processes=count) for name, count in sorted(counts.items())]
+
+
+def _program_name(process: int) -> str:
+    with suppress(OSError):
+        return Path("/proc", str(process), "comm").read_text(errors="replace").strip()
+    return ""
 
 
 def processes(run: Path) -> Iterator[int]:

@@ -106,6 +106,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     source: SourceState = SourceState()
     replay_of: str = ""  # run id of the recording that it is a replay of
     digest: str = ""  # of run.json: what this report speaks of
+    outliving: int = 0  # processes that still ran when the run was closed
     original: str = ""  # of run.json before the run was packed, where it came in a bundle
 
 

@@ -212,6 +212,8 @@ def _attention(summaries: Sequence[RunSummary]) -> Iterator[str]:
             yield f"{name} {NO_END}. What it had recorded until then is shown."
         elif not summary.succeeded:
             yield f"{name} failed: {summary.state}."
+        if summary.run.outliving:
+            yield f"{name} was closed too early: {summary.run.outliving_in_words}."
         if summary.run.out_of_reach:
             yield f"{name} is not recorded whole: {summary.run.out_of_reach_in_words}."
 
@@ -330,6 +332,7 @@ def _run(summary: RunSummary, side: Literal["left", "right"]) -> audit.RunReport
         source=source_of(summary.environment),
         replay_of=run.replay_of.run_id if run.replay_of is not None else "",
         digest=sealed.digest if sealed is not None else "",
+        outliving=run.outliving_processes,
         original=run.bundled.original if run.bundled is not None else "",
     )
 

@@ -67,6 +67,7 @@ class PredicateRun(_Part, frozen=True):
     started: ExitStatus
     ended: ExitStatus
     state: str  # how it ended
+    outliving: Count  # processes that still ran when the run was closed, and could write later
     record: DigestSet  # of run.json, which holds those of the other files
 
 
@@ -146,9 +147,10 @@ class Rerun(_Part, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def result(self) -> str:
-        """Return the result of a test of in-toto's; what was ignored is a warning."""
+        """Return the result of a test of in-toto's; what was ignored, and what may be written later, is a warning."""
         result = _RESULTS[self.verdict]
-        return "WARNED" if result == "PASSED" and self.ignored_differences else result
+        is_qualified = self.ignored_differences or any(run.outliving for run in self.runs)
+        return "WARNED" if result == "PASSED" and is_qualified else result
 
 
 class TestResult(_Part, frozen=True):

@@ -286,7 +286,8 @@ def _limits(runs: RunPair, tree: Difference) -> Iterator[str]:
     """Yield what the comparison could not cover."""
     for run, side in zip(runs.files, SIDES, strict=True):
         yield from (text for _, text in not_loaded(run, side))
-        run_notes = filter(None, (run.out_of_reach_in_words, run.unsupervised, *run.warnings[:MAX_READ]))
+        unseen = run.out_of_reach_in_words, run.outliving_in_words, run.unsupervised
+        run_notes = filter(None, (*unseen, *run.warnings[:MAX_READ]))
         yield from (f"of the {side} run, {words}" for words in list(dict.fromkeys(run_notes))[:MAX_WARNINGS])
     yield from _agent_warnings(runs)
     outputs_category = next(child for child in tree.children if child.name == "outputs")

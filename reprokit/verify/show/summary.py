@@ -175,7 +175,7 @@ def not_covered(summary: RunSummary) -> Iterator[str]:
         yield f"the bytes of {run.profile.withheld} requests by cryptographic libraries, which are never written down"
     if run.profile is not None and not run.profile.sealed:
         yield "what a process that outlived the command asked for after the end"
-    yield from filter(None, [summary.unseen])
+    yield from filter(None, [run.outliving_in_words, summary.unseen])
     yield from (
         option.sentence
         for option in off_in(run.switched_off)
