@@ -34,6 +34,7 @@ from reprokit.untrusted_json import object_in
 from reprokit.verify.compare import seeds
 from reprokit.verify.compare.entropy import in_words
 from reprokit.verify.compare.runs import Comparison, compare, require_whole
+from reprokit.verify.compare.status import date_problems
 from reprokit.verify.ignores import Ignores
 from reprokit.verify.show import comparison as comparisons
 from reprokit.verify.show import entropy_requests
@@ -53,6 +54,7 @@ GROUND = (
     "What is compared is what the runs recorded: metrics, weights, predictions and files that were written. What a"
     " training computes and never shows is not seen.",
 )
+DATED = "The date of this report was set by SOURCE_DATE_EPOCH, and is none of a clock."
 BY_BITS = (
     "Numbers are compared by their bits: 0.0 and -0.0 differ, and NaN is equal to the same NaN only.",
     "Weights, predictions and output files are compared by SHA-256 digests of their bytes, with data type and shape.",
@@ -86,11 +88,18 @@ def _gathered(paths: Sequence[Path], execution: Execution | None, ignores: Ignor
     histograms, histograms_left_out = histograms_of(first.directory)
     findings, findings_note = _findings(summaries)
     witnessed, of_two = execution or Execution(), comparison if len(summaries) > 1 else None
+    epoch = _source_date() if execution is None else ""
+    made = epoch or rundir.utc_now()
     return audit.AuditFacts(
         reprokit=VERSION,
-        made=_now() if execution is None else rundir.utc_now(),
+        made=made,
         executed_by="unknown" if execution is None else "signer",
-        attention=(*witnessed.failures, *_attention(summaries), *_switched_off(summaries)),
+        attention=(
+            *witnessed.failures,
+            *_attention(summaries),
+            *_switched_off(summaries),
+            *_dates(summaries, made),
+        ),
         verdict=_verdict(summaries, comparison, problem, witnessed.failures),
         runs=tuple(_run(summary, _SIDES[number]) for number, summary in enumerate(summaries)),
         trained=_trained(first),
@@ -114,7 +123,7 @@ def _gathered(paths: Sequence[Path], execution: Execution | None, ignores: Ignor
         patches=tuple(_patches(first)),
         environment=tuple(_environment(comparison, first, is_alone=len(summaries) == 1)),
         packages=tuple(_packages(first)),
-        limits=tuple(_limits(summaries)),
+        limits=(*_limits(summaries), *([DATED] if epoch else [])),
         check_it=tuple(_check_it(summaries)),
     )
 
@@ -122,12 +131,12 @@ def _gathered(paths: Sequence[Path], execution: Execution | None, ignores: Ignor
 _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 
-def _now() -> str:
-    """Return the time of the report: SOURCE_DATE_EPOCH if it is set (reproducible-builds.org), else now."""
+def _source_date() -> str:
+    """Return the date that SOURCE_DATE_EPOCH gives the report (reproducible-builds.org); empty if there is none."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     if epoch.isascii() and epoch.isdigit() and len(epoch) < 12:
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(epoch)))
-    return rundir.utc_now()
+    return ""
 
 
 # The verdict
@@ -225,6 +234,17 @@ def _switched_off(summaries: Sequence[RunSummary]) -> Iterator[str]:
         runs = "Both runs lack" if all(whose) else f"The {'first' if whose[0] else 'second'} run lacks"
         runs = "This run lacks" if len(whose) == 1 else runs
         yield f"{runs} {option.lost}: it was switched off by {option.option}."
+
+
+def _dates(summaries: Sequence[RunSummary], made: str) -> Iterator[str]:
+    """Yield what cannot be of the dates of the runs and of the report."""
+    yield from (f"{text[:1].upper()}{text[1:]}." for text in date_problems(*(summary.run for summary in summaries)))
+    for summary in summaries:
+        end = summary.run.ended or summary.run.started
+        if made < end:
+            name = summary.directory.path.name
+            yield f"This is dated {made}, before {name} ended at {end}: its date is not when it was made."
+            return
 
 
 def _how(summaries: Sequence[RunSummary], comparison: Comparison | None) -> tuple[str, ...]:

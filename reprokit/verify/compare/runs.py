@@ -269,6 +269,7 @@ def _notes(runs: RunPair, tree: Difference) -> Iterator[str]:
             yield f"the {side} run {NO_END}; what it had recorded is compared"
     if status.failed(left) and status.failed(right) and status.ended(left) == status.ended(right):
         yield f"both runs failed: {status.ended(left)}"
+    yield from status.date_problems(left, right)
     if tree.verdict.differs and (text := entropy.advice(*runs.directories)):
         yield text
     yield from state_files.sentences(*runs.directories)
