@@ -215,7 +215,8 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     command: str
     code: tuple[Stated, ...]  # commit, digests of files
     data: tuple[Stated, ...]
-    seeds: tuple[str, ...]
+    seeds: tuple[str, ...]  # seeding calls of the script with their arguments
+    variables: tuple[str, ...] = ()  # of the environment, that the script read
     recipe: str
 
 

@@ -31,7 +31,7 @@ from reprokit.report.histograms import histograms_of
 from reprokit.report.source import source_of, stated_source
 from reprokit.report.wrong_predictions import wrong_predictions_of
 from reprokit.untrusted_json import object_in
-from reprokit.verify.compare import seeds
+from reprokit.verify.compare import script_variables, seeds
 from reprokit.verify.compare.entropy import in_words
 from reprokit.verify.compare.runs import Comparison, compare, require_whole
 from reprokit.verify.compare.status import date_problems
@@ -372,7 +372,11 @@ def _trained(summary: RunSummary) -> audit.Trained:
         command=shlex.join(Secrets().value(run.command)),
         code=tuple(islice(_code(summary.environment), MAX_STATED)),
         data=tuple(islice(_data(summary.environment), MAX_STATED)),
-        seeds=tuple(seeds.summary(summary.scan)),
+        seeds=(*seeds.seeding_calls(summary.directory, summary.scan), *seeds.summary(summary.scan)),
+        variables=tuple(
+            f"{read.name} ({read.state}), at {read.where}"
+            for read in islice(script_variables.listed(summary.scan.variables), MAX_STATED)
+        ),
         recipe=f"{run.recipe.path} ({run.recipe.digest})" if run.recipe is not None else "",
     )
 
