@@ -56,22 +56,32 @@ class TreeEntry:
         return self.is_of(f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {size}\n".encode())
 
 
-def compared(checkout: Checkout, facts: EnvironmentFile, directory: Path, written: set[str]) -> UsedFiles:
-    """Return how the files that the facts list compare with the commit; what the run wrote is not its source."""
+def compared(
+    checkout: Checkout, facts: EnvironmentFile, directory: Path, written: set[str], unread: int = 0
+) -> UsedFiles:
+    """Return how the files that the facts list compare with the commit; what the run wrote is not its source.
+
+    `unread` files of code were used and have no digest: they were removed, or there was no time.
+    """
     real_directory = os.path.realpath(directory)
     code = {**_code_arguments(facts, real_directory), **facts.code}
     data = {entry["path"]: entry["digest"] for entry in facts.data if not entry.get("files")}
-    places = {_places(os.path.join(real_directory, name)): name for name in {**data, **facts.files, **code}}
-    files = {name: paths for paths, name in places.items() if written.isdisjoint(paths)}
+    places = {name: _places(os.path.join(real_directory, name)) for name in {**data, **facts.files, **code}}
+    names_by_place = {paths: name for name, paths in places.items()}
+    at_start = {places[name]: digest for name, digest in facts.files.items()}
+    digests = {name: at_start.get(paths, {**data, **code}.get(name, "")) for paths, name in names_by_place.items()}
     tree = _CommitTree(checkout, time.monotonic() + PATIENCE)
-    tree.look_up([path for paths in files.values() for path in paths])
-    digests = {**data, **facts.files, **code}
-    states = {name: tree.state(paths, digests[name]) for name, paths in files.items()}
+    tree.look_up([path for paths in names_by_place for path in paths])
+    states = {name: tree.state(paths, digests[name]) for paths, name in names_by_place.items()}
+    for name in (name for name in states if not written.isdisjoint(places[name])):
+        # What the commit has and the run wrote is not known as it was before: for data that is no matter.
+        is_lost = name in code and states[name] is not _FileState.OUTSIDE
+        states[name] = _FileState.UNKNOWN if is_lost else _FileState.SKIPPED
     return UsedFiles(
-        changed={name: digests[name] for name in sorted(files) if states[name] is _FileState.CHANGED},
+        changed={name: digests[name] for name in sorted(states) if states[name] is _FileState.CHANGED},
         outside={name: digests[name] for name in sorted(code) if states.get(name) is _FileState.OUTSIDE},
         same=sum(state is _FileState.SAME for state in states.values()),
-        not_compared=sum(state is _FileState.UNKNOWN for state in states.values()),
+        not_compared=sum(state is _FileState.UNKNOWN for state in states.values()) + unread,
     )
 
 
@@ -100,6 +110,7 @@ class _FileState(Enum):
     OUTSIDE = "outside"
     UNKNOWN = "unknown"
     SAME = "same"
+    SKIPPED = "skipped"  # no source
 
 
 @dataclass
@@ -187,7 +198,7 @@ class _CommitTree:
             content = file.read(size)
         self.left -= size
         if kind == "sha256" and hashlib.sha256(content).hexdigest() != sha256:
-            return None  # it was changed since its digest was computed
+            return False  # it was edited while the training ran: one of its two versions is not the commit's
         return entry.is_checked_out_as(content)
 
 

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +40,7 @@ class Git:
         """Return what git prints; raises GitFailed."""
         return b"".join(self.blocks(*arguments, limit=limit))
 
-    def blocks(self, *arguments: str, limit: float = LIMIT) -> Iterator[bytes]:
+    def blocks(self, *arguments: str, limit: float = LIMIT) -> Generator[bytes, None, None]:
         """Yield what git prints; raises GitFailed at the end if it failed or was too slow."""
         try:
             process = subprocess.Popen(

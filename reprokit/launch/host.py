@@ -218,7 +218,9 @@ class EnvironmentCollector:
             facts.imported = sorted(packages.imported(distributions, agent_facts.packages, agent_facts.modules))
         written = data.paths_written(self._run)
         code = sources.used(self._run, agent_facts.path, agent_facts.modules, written, directory)
-        facts.code = sources.digests(code, directory, packages.places(distributions))
+        places = packages.places(distributions)
+        facts.code = sources.digests(code, directory, places)
+        unread = len(sources.unread(code - written, directory, places, facts.code))
         facts.code |= sources.digests(packages.built(distributions, facts.imported), directory, ())
         state_paths = state_files.made(self._run)  # an earlier run's files at the paths where this run wrote its own
         facts.files = {
@@ -238,7 +240,8 @@ class EnvironmentCollector:
         }
         if self._checkout is not None and facts.git is not None:
             facts.git = sources.without(facts.git, written | listed_paths, directory)
-            facts.git["used"] = msgspec.to_builtins(commit_files.compared(self._checkout, facts, directory, written))
+            used = commit_files.compared(self._checkout, facts, directory, written, unread)
+            facts.git["used"] = msgspec.to_builtins(used)
         return facts
 
 

@@ -110,6 +110,14 @@ def digests(files: Iterable[str], directory: Path, packages: Iterable[str]) -> d
     return dict(_digests(code_files[:MAX_CODE], directory))
 
 
+def unread(files: Iterable[str], directory: Path, packages: Iterable[str], listed: Iterable[str]) -> set[str]:
+    """Return the code outside of packages that is not listed by its digest: it is gone, or there was no time."""
+    places = tuple(packages)
+    candidates = {os.path.realpath(file) for file in files if not file.startswith(places)}
+    listed_files = {os.path.realpath(os.path.join(directory, name)) for name in listed}
+    return {file for file in candidates - listed_files if not file.startswith(places)}
+
+
 def _digests(files: list[str], directory: Path) -> Iterator[tuple[str, str]]:
     deadline, remaining = time.monotonic() + PATIENCE, MAX_BYTES
     for file in files:

@@ -15,7 +15,7 @@ import pytest
 
 from reprokit.launch import commit_files, git
 from reprokit.report.source import source_line, source_of, stated_source
-from tests.support import Reprokit
+from tests.support import Reprokit, wait_until
 
 IDENTITY = ("-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "protocol.file.allow=always")
 TRAINING = 'import helper\nopen("out.txt", "w").write(helper.RATE + open("rate.txt").read())\n'
@@ -129,6 +129,35 @@ def test_code_that_the_commit_lacks_is_named(checkout: Reprokit) -> None:
     rows = {stated.name: stated.value for stated in stated_source(facts)}
     named = "elsewhere/other.py, ignored.py, made.py"
     assert rows["git files that were used"].startswith(f"3 files of code were used that the commit lacks: {named}; 3 ")
+
+
+def test_code_that_a_run_edits_or_removes_is_not_said_to_be_of_the_commit(checkout: Reprokit) -> None:
+    hidden_from_the_index(checkout.directory)
+    (checkout.directory / "train.py").write_text(TRAINING + "open('helper.py', 'w').write('RATE = \"1\"\\n')\n")
+    git_in(checkout.directory, "commit", "-qm", "second", "train.py")
+    facts = recorded(checkout)
+    assert (source(facts), facts["git"]["used"]["not_compared"]) == (("unknown", (), ()), 1)
+    (checkout.directory / "train.py").write_text(TRAINING + "import gone, os\nos.remove('gone.py')\n")
+    (checkout.directory / "gone.py").touch()
+    (checkout.directory / ".git" / "info" / "exclude").write_text("gone.py\n")
+    git_in(checkout.directory, "commit", "-qm", "third", "train.py")
+    facts = recorded(checkout)
+    assert (source(facts)[0], facts["git"]["used"]["not_compared"]) == ("unknown", 1)
+
+
+def test_a_script_that_is_edited_while_it_runs_is_changed(checkout: Reprokit) -> None:
+    text = (checkout.directory / "train.py").read_text()
+    git_in(checkout.directory, "update-index", "--assume-unchanged", "train.py")
+    wait = "import os, time\nopen('begun', 'w').close()\nwhile not os.path.exists('go'):\n    time.sleep(0.01)\n"
+    (checkout.directory / "train.py").write_text(wait + text)
+    process = checkout.start("record", "--", sys.executable, "train.py", env={**os.environ, "PYTHONPATH": ""})
+    wait_until((checkout.directory / "begun").exists, "the training")
+    wait_until(lambda: "train.py" in (checkout.last / "environment.json").read_text(), "the digest of the script")
+    (checkout.directory / "train.py").write_text(text)
+    (checkout.directory / "go").touch()
+    assert process.wait() == 0
+    facts = json.loads((checkout.last / "environment.json").read_text())
+    assert source(facts)[:2] == ("changed", ("train.py",))
 
 
 def test_what_the_run_wrote_and_what_is_reprokits_is_not_its_source(checkout: Reprokit) -> None:

@@ -106,8 +106,8 @@ def beside(runs: RunPair) -> Iterator[str]:
 
 def _empty_directories(runs: RunPair) -> Iterator[str]:
     """Yield a note where the runs made empty directories of other names, which may be results."""
-    sides = [set(map(runs.normalizations.path, side.empty)) if side is not None else set() for side in runs.outputs]
-    for side, own, other in (("left", *sides), ("right", *reversed(sides))):
+    left, right = (set(map(runs.normalizations.path, side.empty if side is not None else ())) for side in runs.outputs)
+    for side, own, other in (("left", left, right), ("right", right, left)):
         if names := sorted(own - other, key=natural):
             which = "an empty directory" if len(names) == 1 else f"{len(names):,} empty directories"
             yield f"not compared: only the {side} run made {which}, first {names[0]}"
