@@ -26,7 +26,7 @@ from reprokit.launch.messages import say, warn
 from reprokit.launch.process import Child, ExitStatus, LateSignals, ResourceUsage, Termination
 from reprokit.launch.rundirectory import NewRun, shown
 from reprokit.launch.supervisor import LostProgramSocket, Supervisor
-from reprokit.model.run import FAILED, OutlivingProgram, RunFile, StartFiles
+from reprokit.model.run import FAILED, RunFile, StartFiles
 from reprokit.model.states import WITHOUT_SUPERVISOR, Uncovered, off
 from reprokit.plan import RECORD, REPLAY, RUN, Plan, ReplayStart, past_tense
 from reprokit.version import VERSION
@@ -46,7 +46,6 @@ RESERVED = 128 << 10  # bytes: the size of run.json, environment.json and output
 Watch = Callable[[Child], None]
 CLOCK_REALTIME_COARSE = 5  # of Linux; file systems take their times from it
 MAX_TICK = 10  # milliseconds
-MAX_OUTLIVING = 100  # programs
 
 MAX_REASON = 4096  # bytes read of the file in which the shim reports why a strict replay stopped
 
@@ -382,6 +381,7 @@ class ShimmedRun:
     ) -> Finish:
         """Stop the supervisor and the bounds of the command, and return what closes the run."""
         from reprokit.launch.finish import Finish, RecordingState
+        from reprokit.launch.stragglers import outliving
 
         plan, path, run = prepared.plan, prepared.path, prepared.run
         if self._profiled is not None:
@@ -389,7 +389,7 @@ class ShimmedRun:
         elif self._early_end is not None:
             exit_status = self._early_end.finish(exit_status)
         has_running_programs = _goes_on(path, self._supervisor)
-        run.outliving = _outliving(path) if has_running_programs else []
+        run.outliving = outliving(path) if has_running_programs else []
         run.warnings.extend(self._supervisor.stop() if self._supervisor is not None else ())
         assert self._unreached is not None
         run.out_of_reach = self._unreached.close()
@@ -461,13 +461,6 @@ def _goes_on(path: Path, supervisor: Supervisor | None) -> bool:
     from reprokit.launch.stragglers import has_stragglers
 
     return has_stragglers(path)
-
-
-def _outliving(path: Path) -> list[OutlivingProgram]:
-    """Return the programs that still run; one that was started with other variables has no name."""
-    from reprokit.launch import stragglers
-
-    return stragglers.outliving(path)[:MAX_OUTLIVING] or [OutlivingProgram(name="")]
 
 
 def _say_supervised(run: RunFile, supervisor: Supervisor | None, refusal: commands.ShimRefusal) -> None:

@@ -16,6 +16,7 @@ from reprokit.model.run import OutlivingProgram
 from reprokit.rundir import padded
 
 PAUSE = 0.01  # seconds
+MAX_PROGRAMS = 100  # that are named
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 
 
@@ -41,9 +42,9 @@ def end(run: Path) -> None:
 
 
 def outliving(run: Path) -> list[OutlivingProgram]:
-    """Return the programs of processes that still run, sorted by name."""
-    counts = Counter(map(_program_name, processes(run)))
-    return [OutlivingProgram(name=name, processes=count) for name, count in sorted(counts.items())]
+    """Return the programs of processes that still run; one that was started with other variables has no name."""
+    counts = Counter(map(_program_name, processes(run))) or Counter([""])
+    return [OutlivingProgram(name=name, processes=count) for name, count in sorted(counts.items())[:MAX_PROGRAMS]]
 
 
 def _program_name(process: int) -> str:

@@ -20,12 +20,12 @@ from reprokit.difference import Difference, Verdict
 from reprokit.entropy.request_counts import Requester as EntropyRequester
 from reprokit.entropy.request_counts import RequestTotals as EntropyTotals
 from reprokit.errors import NothingComparable, RunError
-from reprokit.model.run import NO_END, ProfileFacts
-from reprokit.model.switches import off_in
+from reprokit.model.run import ProfileFacts
 from reprokit.plan import RECORD
 from reprokit.redaction import Secrets
 from reprokit.report import answers, curves
 from reprokit.report import facts as audit
+from reprokit.report.attention import attention
 from reprokit.report.confusion import confusion_of
 from reprokit.report.histograms import histograms_of
 from reprokit.report.source import source_of, stated_source
@@ -34,7 +34,6 @@ from reprokit.untrusted_json import object_in
 from reprokit.verify.compare import script_variables, seeds
 from reprokit.verify.compare.entropy import in_words
 from reprokit.verify.compare.runs import Comparison, compare, require_whole
-from reprokit.verify.compare.status import date_problems
 from reprokit.verify.ignores import Ignores
 from reprokit.verify.show import comparison as comparisons
 from reprokit.verify.show import entropy_requests
@@ -94,12 +93,7 @@ def _gathered(paths: Sequence[Path], execution: Execution | None, ignores: Ignor
         reprokit=VERSION,
         made=made,
         executed_by="unknown" if execution is None else "signer",
-        attention=(
-            *witnessed.failures,
-            *_attention(summaries),
-            *_switched_off(summaries),
-            *_dates(summaries, made),
-        ),
+        attention=(*witnessed.failures, *attention(summaries, made)),
         verdict=_verdict(summaries, comparison, problem, witnessed.failures),
         runs=tuple(_run(summary, _SIDES[number]) for number, summary in enumerate(summaries)),
         trained=_trained(first),
@@ -209,42 +203,6 @@ def _sentence(line: str, outcome: str) -> str:
     if outcome == "failed":
         return f"What both runs recorded is equal as far as it goes: {text}."
     return f"First difference: {text}." if outcome == "different" else f"{text[:1].upper()}{text[1:]}."
-
-
-def _attention(summaries: Sequence[RunSummary]) -> Iterator[str]:
-    """Yield the warnings to be shown before the verdict."""
-    for summary, side in zip(summaries, ("first", "second"), strict=False):
-        name = "This run" if len(summaries) == 1 else f"The {side} run"
-        if summary.in_progress:
-            yield f"{name} is still in progress: what is said here can change."
-        elif summary.directory.unfinished:
-            yield f"{name} {NO_END}. What it had recorded until then is shown."
-        elif not summary.succeeded:
-            yield f"{name} failed: {summary.state}."
-        if summary.run.outliving:
-            yield f"{name} was closed too early: {summary.run.outliving_in_words}."
-        if summary.run.out_of_reach:
-            yield f"{name} is not recorded whole: {summary.run.out_of_reach_in_words}."
-
-
-def _switched_off(summaries: Sequence[RunSummary]) -> Iterator[str]:
-    """Yield what is not known of the runs as the user switched it off."""
-    for option in off_in(part for summary in summaries for part in summary.run.switched_off):
-        whose = [option in off_in(summary.run.switched_off) for summary in summaries]
-        runs = "Both runs lack" if all(whose) else f"The {'first' if whose[0] else 'second'} run lacks"
-        runs = "This run lacks" if len(whose) == 1 else runs
-        yield f"{runs} {option.lost}: it was switched off by {option.option}."
-
-
-def _dates(summaries: Sequence[RunSummary], made: str) -> Iterator[str]:
-    """Yield what cannot be of the dates of the runs and of the report."""
-    yield from (f"{text[:1].upper()}{text[1:]}." for text in date_problems(*(summary.run for summary in summaries)))
-    for summary in summaries:
-        end = summary.run.ended or summary.run.started
-        if made < end:
-            name = summary.directory.path.name
-            yield f"This is dated {made}, before {name} ended at {end}: its date is not when it was made."
-            return
 
 
 def _how(summaries: Sequence[RunSummary], comparison: Comparison | None) -> tuple[str, ...]:
