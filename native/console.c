@@ -25,7 +25,7 @@
 #define NOTHING 3
 #define NO_FILE -1
 
-_Static_assert(sizeof(struct rk_console) == 360, "the layout of a console file's head");
+_Static_assert(sizeof(struct rk_console) == 376, "the layout of a console file's head");
 _Static_assert(offsetof(struct rk_console, pid) == offsetof(struct rk_file, pid), "the broker looks at either");
 
 /* ---- which descriptors ------------------------------------------------------------------------------------ */
@@ -151,11 +151,32 @@ static uint64_t start_of(uint64_t number) {
     return RK_CONSOLE_HEAD + (number ? RK_CONSOLE_FIRST + (number - 1) % 2 * RK_CONSOLE_LAST : 0);
 }
 
+/* Adds the ends of lines in an area's records, by stream; returns false at a record that a thread did not complete. */
+static bool count_lines(const uint8_t *records, uint64_t used, uint64_t lines[2]) {
+    struct rk_console_record record;
+    for (uint64_t at = 0, end; at < used; at = end) {
+        if (used - at < sizeof(record)) return false;
+        memcpy(&record, records + at, sizeof(record));
+        end = at + sizeof(record) + record.thread + record.size;
+        if (!record.size || !record.thread || record.stream > 1 || end > used) return false;
+        for (uint64_t i = end - record.size; i < end; i++) lines[record.stream] += records[i] == '\n';
+    }
+    return true;
+}
+
+static void drop_area(struct rk_console *console, struct rk_console_area *area, uint64_t number) {
+    uint64_t lines[2] = {console->dropped_lines[0], console->dropped_lines[1]};
+    console->dropped += area->used;
+    if (lines[0] == UINT64_MAX) return;
+    bool is_known = count_lines((const uint8_t *)console + start_of(number), area->used, lines);
+    for (int i = 0; i < 2; i++) console->dropped_lines[i] = is_known ? lines[i] : UINT64_MAX;
+}
+
 /* Switches to the next area and drops its old content. Call with the lock held. */
 static void rotate_area(struct rk_console *console, uint64_t number) {
     if (console->current != number) return;
     struct rk_console_area *next = area_of(console, number + 1);
-    console->dropped += next->used;
+    drop_area(console, next, number + 1);
     next->number = number + 1;
     __atomic_store_n(&next->used, 0, __ATOMIC_RELEASE);
     __atomic_store_n(&console->current, number + 1, __ATOMIC_RELEASE);

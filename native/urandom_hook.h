@@ -282,9 +282,10 @@ struct rk_console {
     uint32_t incarnation; /* as of an entropy file */
     char identity[256];   /* process identity, NUL-padded */
     struct rk_console_area areas[3];
-    uint64_t dropped; /* bytes of records that were overwritten */
-    uint64_t lost;    /* bytes that could not be stored: a full disk, a limit */
-    uint64_t missed;  /* bytes that were printed before all others, when the file could not be created */
+    uint64_t dropped;          /* bytes of records that were overwritten */
+    uint64_t lost;             /* bytes that could not be stored: a full disk, a limit */
+    uint64_t missed;           /* bytes that were printed before all others, when the file could not be created */
+    uint64_t dropped_lines[2]; /* ends of lines among the dropped bytes, by stream; UINT64_MAX: not known */
 };
 struct rk_console_record {
     uint32_t size;  /* of the bytes */

@@ -24,7 +24,7 @@ MAX_PROCESSES = 100_000
 STREAMS = ("stdout", "stderr")
 _PIECE = 64 << 10  # bytes of a record that is written here
 
-_HEAD = struct.Struct("<8sIIQII256s6QQQQ")
+_HEAD = struct.Struct("<8sIIQII256s6QQQQ2Q")
 _RECORD = struct.Struct("<IBBH")
 _HEAD_SIZE, _FIRST, _LAST = 4096, 8384512, 4194304
 _AREAS = ((_HEAD_SIZE, _FIRST), (_HEAD_SIZE + _FIRST, _LAST), (_HEAD_SIZE + _FIRST + _LAST, _LAST))
@@ -51,6 +51,7 @@ class ConsoleHead(msgspec.Struct, frozen=True):
     dropped: int
     lost: int
     missed: int = 0  # bytes that were printed before the file could be begun
+    dropped_lines: tuple[int, int] = (0, 0)  # ends of lines among the dropped bytes, by stream
 
     @property
     def process(self) -> str:
@@ -66,6 +67,7 @@ class ProcessConsole(msgspec.Struct, frozen=True):
     last: list[PrintedPiece] = []  # behind what was dropped; empty where nothing was
     dropped: int = 0  # bytes between the two
     lost: int = 0  # bytes after them: a full disk, a limit, a torn end
+    dropped_lines: tuple[int, int] | None = (0, 0)  # ends of lines among the dropped bytes, by stream; None: not known
     begun: bool = True  # False where it may have printed, and its file was never begun
 
     @property
@@ -117,9 +119,10 @@ def read(run: RunDirectory, head: ConsoleHead) -> ProcessConsole:
     first = parts[0][1]
     last = [piece for _, pieces in sorted(parts[1:], key=lambda part: part[0]) for piece in pieces]
     if head.missed:  # so there is no first part
-        return ProcessConsole([], last if head.dropped else first + last, head.missed + head.dropped, lost)
+        return ProcessConsole([], last if head.dropped else first + last, head.missed + head.dropped, lost, None)
     if head.dropped:
-        return ProcessConsole(first, last, head.dropped, lost)
+        is_known = any(head.dropped_lines) and max(head.dropped_lines) <= head.dropped
+        return ProcessConsole(first, last, head.dropped, lost, head.dropped_lines if is_known else None)
     return ProcessConsole(first + last, lost=lost)
 
 
@@ -133,7 +136,9 @@ def _head(run: RunDirectory, name: str, data: bytes) -> ConsoleHead:
         newer = f"has format {version}, this reprokit reads up to {FORMAT}"
         raise RunTooNew(f"{run.path / CONSOLE / name} {newer}; upgrade reprokit")
     areas = list(zip(numbers[:6:2], numbers[1:6:2], strict=True))
-    return ConsoleHead(name, identity, incarnation, pid, unseen, areas, *numbers[6:])
+    dropped, lost, missed, *dropped_lines = numbers[6:]
+    lines = dropped_lines[0], dropped_lines[1]
+    return ConsoleHead(name, identity, incarnation, pid, unseen, areas, dropped, lost, missed, lines)
 
 
 def _damaged(run: RunDirectory, name: str, problem: str) -> RunDamaged:
@@ -173,7 +178,7 @@ def encode(head: ConsoleHead, printed: ProcessConsole) -> bytes:
     _fill(areas, printed.last, range(1 if head.dropped else 0, len(areas)))
     numbers = [number for index, area in enumerate(areas) for number in (index, len(area))]
     magic = (b"RKCONSOL", FORMAT, head.unseen, len(areas) - 1, head.pid, head.incarnation, head.identity)
-    data = _HEAD.pack(*magic, *numbers, head.dropped, head.lost, head.missed)
+    data = _HEAD.pack(*magic, *numbers, head.dropped, head.lost, head.missed, *head.dropped_lines)
     for (start, _), area in zip(_AREAS, areas, strict=True):
         data = data.ljust(start, b"\0") + area if area else data
     return data.ljust(_HEAD_SIZE, b"\0")

@@ -14,6 +14,7 @@ import msgspec
 
 from reprokit.model.run import CaptureAsked, ProfilingFacts, RecipeUsed, ReplayOf, StartFiles
 from reprokit.model.states import ON, WITH_GRADIENTS, Switch
+from reprokit.model.switches import SwitchedPart
 
 if TYPE_CHECKING:
     from reprokit.model.question import Question
@@ -166,6 +167,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     varied: Varied | None = None  # replay: what is made different on purpose
     fresh: Path | None = None  # a copy that was made for this run alone, with the working directory in it
     moved: tuple[Path, Path] | None = None  # replay: a directory of the recording, and where it stands in this run
+
+    @property
+    def switched_off(self) -> list[SwitchedPart]:
+        """Return which parts of a recording or replay are not kept, as the user switched them off."""
+        has_calendar = self.calendar or self.clock or (self.varied is not None and self.varied.later != 0)
+        kept: dict[SwitchedPart, bool] = {
+            "trail": self.trail.is_on,
+            "console": self.console,
+            "orders": self.orders,
+            "calendar": has_calendar,
+            "supervisor": self.supervisor,
+        }
+        return [part for part, is_kept in kept.items() if not is_kept and self.mode != RUN]
 
     def __repr__(self) -> str:
         return f"<Plan to {self.mode} {self.command}>"  # without the key, which is secret

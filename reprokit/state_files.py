@@ -13,33 +13,38 @@ from reprokit.rundir import RunDirectory
 
 SHOWN = 3  # files that are named
 NEVER: Final = ("/dev/", "/proc/", "/run/", "/sys/", "/var/run/")
-# Caches of compilers and libraries, downloaded data sets, and what experiment trackers keep of runs.
-KEPT_ON_PURPOSE: Final = names.NOISE | {
-    ".config",
-    "dist-packages",
-    "fontconfig",
-    "mlflow.db",
-    "mlruns",
-    "nltk_data",
-    "scikit_learn_data",
-    "site-packages",
-    "tensorflow_datasets",
-    "wandb",
-}
+# Downloaded data sets, installed packages, and what experiment trackers keep of runs.
+KEPT_ON_PURPOSE: Final = frozenset(
+    {
+        ".config",
+        ".reprokit",
+        "dist-packages",
+        "fontconfig",
+        "mlflow.db",
+        "mlruns",
+        "nltk_data",
+        "scikit_learn_data",
+        "site-packages",
+        "tensorflow_datasets",
+        "wandb",
+    }
+)
 INDUCTOR: Final = "torchinductor_"  # and the user's name: PyTorch's compiled code
 
 
-def read_first(run: RunDirectory) -> set[str]:
+def read_first(run: RunDirectory, *, of_libraries: bool = False) -> set[str]:
     """Return the files that a run read before it wrote them, or without writing them, by their absolute names.
 
-    Not what a replay had from its recording: both started from it.
+    Not what a replay had from its recording: both started from it. Files in caches of libraries are no state, as they
+    are to be found again; they are returned alone where they are asked for.
     """
+    is_wanted = _is_of_library if of_libraries else _can_be_state
     written = names.written_at(run.path)
     restored = set(run.run.start.restored) if run.run.start is not None else set()
     read = {
         path: at
         for path, at in names.read_at(run.path).items()
-        if _can_be_state(name := shown(path, run.run.working_directory)) and name not in restored
+        if is_wanted(name := shown(path, run.run.working_directory)) and name not in restored
     }
     if run.run.bundled is not None:  # its lists were redacted, and are not as long as they were
         read = dict.fromkeys(read)
@@ -64,10 +69,20 @@ def between(first: RunDirectory, second: RunDirectory) -> list[str]:
     return [shown(path, second.run.working_directory) for path in sorted(shared) if not is_fresh(path, second)]
 
 
+def shared_caches(left: RunDirectory, right: RunDirectory) -> list[str]:
+    """Return what one of two runs, whichever was later, read from caches of libraries that the other had written."""
+    first, second = (right, left) if _is_later(left, right) else (left, right)
+    shared = written(first.path, read_first(second, of_libraries=True))
+    return [shown(path, second.run.working_directory) for path in sorted(shared)]
+
+
+def _is_later(left: RunDirectory, right: RunDirectory) -> bool:
+    return left.run.replay_of is not None or left.run.started > right.run.started
+
+
 def handed_on(left: RunDirectory, right: RunDirectory) -> list[str]:
     """Return what one of two runs, whichever was later, read that the other had written before."""
-    is_later = left.run.replay_of is not None or left.run.started > right.run.started
-    return between(right, left) if is_later else between(left, right)
+    return between(right, left) if _is_later(left, right) else between(left, right)
 
 
 def sentences(left: RunDirectory, right: RunDirectory) -> Iterator[str]:
@@ -82,6 +97,9 @@ def sentences(left: RunDirectory, right: RunDirectory) -> Iterator[str]:
             f"a run read files that the other writes, before it wrote them itself ({listed(shared, SHOWN)}): if the"
             " other left them, they did not start from the same state; remove such files before each run"
         )
+    if caches := shared_caches(left, right):
+        count = "1 file" if len(caches) == 1 else f"{len(caches):,} files"
+        yield f"a run read {count} from caches of libraries that the other wrote there, first {caches[0]}"
 
 
 def is_fresh(path: str, run: RunDirectory) -> bool:
@@ -97,7 +115,12 @@ def shown(path: str, directory: str) -> str:
 def _can_be_state(path: str) -> bool:
     parts = path.split("/")
     is_kept = not KEPT_ON_PURPOSE.isdisjoint(parts) or any(part.startswith(INDUCTOR) for part in parts)
+    is_kept = is_kept or _is_of_library(path) or names.TOOL_FILES.fullmatch(f"/{path}") is not None
     return not is_kept and (not path.startswith(NEVER) or path.startswith(names.SHARED_MEMORY))
+
+
+def _is_of_library(path: str) -> bool:
+    return names.LIBRARY_FILES.fullmatch(f"/{path}") is not None
 
 
 def _is_written_before(path: str, at: int | None, written: dict[str, int]) -> bool:

@@ -105,6 +105,7 @@ def verify(envelope: Path, artifacts: tuple[Path, ...], key: Path, asked: Policy
 def _lines(signed: Signed, checked: CheckedArtifacts) -> Iterator[tuple[str, str]]:
     """Yield what the statement says, with everything that qualifies it."""
     from reprokit.report.phrases import EXECUTED
+    from reprokit.report.source import source_line
 
     rerun, count = signed.rerun, len(checked.checked)
     yield "statement", f"{signed.predicate_type}, made {rerun.made} by {rerun.verifier.name} {rerun.verifier.version}"
@@ -116,7 +117,7 @@ def _lines(signed: Signed, checked: CheckedArtifacts) -> Iterator[tuple[str, str
         yield "not checked", f"{len(checked.unchecked)} artifacts, first {checked.unchecked[0]}"
     for run in rerun.runs:
         yield run.kind, f"{shlex.join(run.command)}: {run.state}, {run.started} to {run.ended}, on {run.host}"
-        yield "source", f"{run.source.state}, commit {run.source.commit or 'unknown'}"
+        yield "source", source_line(run.source)
     yield from _qualifications(signed)
 
 

@@ -46,6 +46,7 @@ from reprokit.launch.process import ExitStatus
 from reprokit.launch.replay_plan import replay_plan
 from reprokit.launch.rundirectory import next_directory, shown
 from reprokit.model.run import ProfilingFacts, RecipeUsed
+from reprokit.model.switches import SwitchedPart
 from reprokit.plan import RECORD, Plan
 from reprokit.printable import listed
 from reprokit.recipe import RecipeSettings
@@ -108,6 +109,7 @@ class Check:
         self._fresh = FreshCheckouts(self._directory, self._runs_of_training / PLACE, data) if training.clean else None
         self._notes: list[str] = []
         self._ignores: list[tuple[IgnoreUse, ...]] = []  # of each comparison
+        self._switched_off: set[SwitchedPart] = set()
         self.key = ""
 
     def judge(self) -> TrainingResult:
@@ -138,6 +140,7 @@ class Check:
             findings=self._findings,
             notes=tuple(dict.fromkeys(self._notes)),
             ignores=together(self._ignores),
+            switched_off=tuple(sorted(self._switched_off)),
         )
 
     def _cases(self) -> Iterator[Case]:
@@ -264,6 +267,7 @@ class Check:
             return
         self._notes += comparison.notes
         self._ignores.append(comparison.ignores)
+        self._switched_off.update(left.run.switched_off, right.run.switched_off)
         if comparison.identical and (counts := comparison.tree.bookkeeping()):
             self._notes.append(f"{suite}: nothing but bookkeeping differs: {counted_bookkeeping(counts)}")
         yield from _leaf_cases(suite, comparison)

@@ -14,7 +14,7 @@ from reprokit.gate import findings_reports, github, junit
 from reprokit.gate.results import FAILED, NOT_CHECKED, PASSED, SUITES, TROUBLE, GateVerdict
 from reprokit.screen import Cells, print_rows
 from reprokit.verify.ignores import behind_verdict
-from reprokit.verify.verdict import ALL_REPEAT
+from reprokit.verify.verdict import ALL_REPEAT, switched_off_words
 
 SHOWN = 20  # cases of a training that did not pass
 STYLES = {PASSED: "bold green", FAILED: "bold red"}
@@ -80,7 +80,8 @@ def print_verdict(verdict: GateVerdict) -> None:
         cells += [Cells(("", "ignored", str(use))) for use in training.ignores]
     to_look_at = (training for training in verdict.trainings if training.outcome() not in (PASSED, NOT_CHECKED))
     footer = [f"run: {run}" for training in to_look_at for run in training.runs]
-    headline = f"gate {HEADLINES[verdict.outcome]}{behind_verdict(verdict.ignores)}"
+    behind = behind_verdict(verdict.ignores) + switched_off_words(verdict.switched_off)
+    headline = f"gate {HEADLINES[verdict.outcome]}{behind}"
     print_rows(headline, cells, footer, STYLES.get(verdict.outcome, "bold yellow"))
 
 

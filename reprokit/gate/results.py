@@ -9,6 +9,7 @@ import msgspec
 
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, EXIT_TROUBLE
 from reprokit.findings import Finding
+from reprokit.model.switches import SwitchedPart, SwitchOption, off_in
 from reprokit.verify.ignores import IgnoreUse, together
 
 FORMAT: Final = 1
@@ -53,6 +54,7 @@ class TrainingResult(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     findings: tuple[Finding, ...] = ()  # of its profile and rules
     notes: tuple[str, ...] = ()  # qualifications of the outcome
+    switched_off: tuple[SwitchedPart, ...] = ()  # by the user, in any of the runs that were compared
     ignores: tuple[IgnoreUse, ...] = ()  # what was declared that it may differ, and how often that applied
 
     @property
@@ -91,6 +93,11 @@ class GateVerdict(msgspec.Struct, frozen=True, kw_only=True):
     def ignores(self) -> tuple[IgnoreUse, ...]:
         """Return how often the user's rules applied in all trainings."""
         return together(training.ignores for training in self.trainings)
+
+    @property
+    def switched_off(self) -> list[SwitchOption]:
+        """Return what the user switched off in any training."""
+        return off_in(part for training in self.trainings for part in training.switched_off)
 
     @property
     def exit_status(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -71,7 +71,8 @@ class LeftoverFiles:
         for path in sorted(runs.glob("*"), key=lambda path: path.stat().st_mtime):
             outputs = _outputs(path)
             if outputs is not None:
-                left |= {file.path: file for file in outputs.files if not in_copies or file.path.startswith("/")}
+                files = (*outputs.files, *_hidden_files(outputs, self._directory))
+                left |= {file.path: file for file in files if not in_copies or file.path.startswith("/")}
         if left:
             with suppress(OSError, ReprokitError):  # the directory may be another user's
                 home(self._directory)
@@ -102,6 +103,14 @@ class LeftoverFiles:
         with suppress(OSError, subprocess.SubprocessError):
             return subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False).returncode == 0
         return False
+
+
+def _hidden_files(outputs: OutputsFile, directory: Path) -> Iterator[OutputFile]:
+    """Yield what a run wrote to caches and hidden places, as it is now: it is no output, and can be state."""
+    for name in outputs.hidden:
+        sealed = rundir.seal_file(directory / name)
+        if sealed is not None:
+            yield OutputFile(path=name, size=sealed.size, digest=sealed.digest)
 
 
 def _listed(path: Path) -> list[OutputFile]:

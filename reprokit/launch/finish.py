@@ -99,6 +99,8 @@ class Finish:
         self._attempt(lambda: self._finish_agent(environment_collector))
         if self._has_outputs:
             self._attempt(self._collect_outputs)
+        if run.outliving:
+            say(run.outliving_in_words)
         if recording_state is not None:
             run.signals = self._attempt(lambda: _signals_sent(self._path)) or []
             self._attempt(self._collect_modules)
@@ -299,7 +301,8 @@ class Finish:
         )
         rundir.write_json(self._path / rundir.OUTPUTS, outputs_file)
         self._run.outputs = rundir.seal_file(self._path / rundir.OUTPUTS)
-        for note in filter(None, (*outputs_file.not_compared, outputs_file.not_restorable)):
+        notes = (*outputs_file.not_compared, outputs_file.empty_directories, outputs_file.not_restorable)
+        for note in filter(None, notes):
             say(f"outputs: {note}")
         if any(file.private_key for file in outputs_file.files):
             self._warn(_private_key_warning(outputs_file, plan.replay_of))

@@ -28,6 +28,7 @@ from reprokit.model.run import FORMAT
 
 if TYPE_CHECKING:
     from reprokit.launch.agent_lines import AgentFacts
+    from reprokit.launch.git import Checkout
 
 Opener = Callable[[str, int], int]
 
@@ -169,6 +170,7 @@ class EnvironmentCollector:
         self._facts = EnvironmentFile(declared=list(data))
         self._deadline = math.inf  # for reading data; set at the end of the run
         self._interrupted: Callable[[], bool] = bool
+        self._checkout: Checkout | None = None
         self._thread = threading.Thread(target=self._collect_safely, name="host facts", daemon=True)
         with suppress(RuntimeError):  # at the limit of threads there are no host facts
             self._thread.start()
@@ -181,7 +183,7 @@ class EnvironmentCollector:
 
     def _collect(self) -> None:
         facts, directory = self._facts, self._directory
-        facts.host = os.uname().nodename
+        facts.host, facts.git = os.uname().nodename, {"problem": "unfinished"}
         facts.files = command_files(self._arguments[1:], directory)
         program = os.path.realpath(directory / self._program)
         facts.program = {"path": program, "digest": file_digest(Path(program), opener=rundir.open_following) or ""}
@@ -192,7 +194,8 @@ class EnvironmentCollector:
         from reprokit.launch import data, sources
 
         data.record_inherited_files(self._run)
-        facts.accelerator, facts.git = driver_facts(), sources.git(directory)
+        facts.accelerator = driver_facts()
+        self._checkout, facts.git = sources.checkout_facts(directory)
         facts.gpus = gpu_facts(directory)
         facts.data = data.declared(facts.declared, directory, self._has_no_time)
 
@@ -202,7 +205,7 @@ class EnvironmentCollector:
     def complete(self, agent_facts: AgentFacts, interrupted: Callable[[], bool]) -> EnvironmentFile:
         """Wait a limited time for the facts, and add those of agent and shim."""
         from reprokit import state_files
-        from reprokit.launch import data, objects, packages, sources
+        from reprokit.launch import commit_files, data, objects, packages, sources
 
         self._interrupted, self._deadline = interrupted, time.monotonic() + data.PATIENCE
         if self._thread.ident is not None:
@@ -214,8 +217,10 @@ class EnvironmentCollector:
         if agent_facts.imports_reported:
             facts.imported = sorted(packages.imported(distributions, agent_facts.packages, agent_facts.modules))
         written = data.paths_written(self._run)
-        code = agent_facts.modules | (sources.used(self._run, agent_facts.path, directory) - written)
-        facts.code = sources.digests(code, directory, packages.places(distributions))
+        code = sources.used(self._run, agent_facts.path, agent_facts.modules, written, directory)
+        places = packages.places(distributions)
+        facts.code = sources.digests(code, directory, places)
+        unread = len(sources.unread(code - written, directory, places, facts.code))
         facts.code |= sources.digests(packages.built(distributions, facts.imported), directory, ())
         state_paths = state_files.made(self._run)  # an earlier run's files at the paths where this run wrote its own
         facts.files = {
@@ -233,7 +238,10 @@ class EnvironmentCollector:
         listed_paths |= {
             os.path.normpath(os.path.join(os.path.realpath(directory), entry["path"])) for entry in facts.data
         }
-        facts.git = sources.without(facts.git, written | listed_paths, directory)
+        if self._checkout is not None and facts.git is not None:
+            facts.git = sources.without(facts.git, written | listed_paths, directory)
+            used = commit_files.compared(self._checkout, facts, directory, written, unread)
+            facts.git["used"] = msgspec.to_builtins(used)
         return facts
 
 

@@ -77,6 +77,18 @@ class PlaceNames:
         is_own = any(is_below(recorded_path, own) for own in self._own)
         return recorded_path.startswith(names.TEMPORARY) and not is_excluded and not is_own and is_regular_or_link(path)
 
+    def is_hidden(self, path: str) -> bool:
+        """Return whether a file or directory lies where it is taken for a program's cache, environment or state."""
+        place = self.recorded_path(path)
+        if self.has_results(path) or names.TOOL_FILES.fullmatch(place) or place.startswith(SEGMENTS):
+            return False
+        is_system = f"{place}/".startswith(tuple(f"{name}/" for name in ("/dev", "/proc", "/sys")))
+        if is_system or any(is_below(place, own) for own in self._own):
+            return False
+        parts = place.split(os.sep)
+        is_cache = not NOISE.isdisjoint(parts) or self._is_environment(os.path.dirname(path))
+        return is_cache or (place.startswith(names.TEMPORARY) and any(part.startswith(".") for part in parts))
+
     def may_be_written_unseen(self, path: str) -> bool:
         """Return whether a file that changed, and that nothing was seen to write, is a result of the run."""
         is_of_tracker = WANDB_RUN.fullmatch(path) or os.path.basename(os.path.dirname(path)) == "wandb"

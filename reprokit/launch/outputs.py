@@ -153,6 +153,9 @@ def collect(
     temporary = sorted(filter(places.is_temporary, remaining), key=places.recorded_path)
     regular_files = [path for path in results if not os.path.islink(path)]
     links = [path for path in results if os.path.islink(path)]
+    hidden = sorted(_hidden(remaining, written, places), key=places.recorded_path)
+    attributed = [path for path in regular_files[:MAX_FILES] if _has_attributes(path)]
+    empty = [path for path in sorted(changed.directories) if _is_empty(path)]
     reading = OutputReading(run, interrupted, keep, MAX_BYTES)
     return OutputsFile(
         files=[_output_file(path, places, reading, unseen=path not in seen) for path in regular_files[:MAX_FILES]],
@@ -164,6 +167,12 @@ def collect(
         cut=changed.cut and places.name(changed.cut),
         temporary=[places.name(path) for path in temporary[:MAX_TEMPORARY]],
         temporary_more=max(0, len(temporary) - MAX_TEMPORARY),
+        hidden=[places.name(path) for path in hidden[:MAX_TEMPORARY]],
+        hidden_more=max(0, len(hidden) - MAX_TEMPORARY),
+        attributed=[places.name(path) for path in attributed[:MAX_TEMPORARY]],
+        attributed_more=max(0, len(attributed) - MAX_TEMPORARY),
+        empty=[places.name(path) for path in empty[:MAX_TEMPORARY]],
+        empty_more=max(0, len(empty) - MAX_TEMPORARY),
         more_links=places.more_links,
     )
 
@@ -172,6 +181,26 @@ def _results(paths: set[str], places: PlaceNames) -> set[str]:
     """Return the existing regular files and symbolic links that are results."""
     paths = paths | set(_wandb_files(paths))
     return {path for path in paths if places.has_results(path) and is_regular_or_link(path)}
+
+
+def _hidden(paths: set[str], written: names.WrittenNames, places: PlaceNames) -> set[str]:
+    """Return what lies in caches and hidden places: files, and directories that were put in place there."""
+    directories = {after for _, after in written.placed if os.path.isdir(after) and not os.path.islink(after)}
+    files = {path for path in paths if is_regular_or_link(path)}
+    return set(filter(places.is_hidden, files | directories))
+
+
+def _has_attributes(path: str) -> bool:
+    """Return whether a file has extended attributes, but for those of the system."""
+    with suppress(OSError):
+        return any(name.startswith("user.") for name in os.listxattr(path, follow_symlinks=False))
+    return False
+
+
+def _is_empty(directory: str) -> bool:
+    with suppress(OSError), os.scandir(directory) as entries:
+        return next(entries, None) is None
+    return False
 
 
 def _changed_files(

@@ -201,6 +201,7 @@ def run_file(plan: Plan, user_variables: dict[str, str], environment: ChildEnvir
         include_crypto=plan.record_crypto,
         hide_rdrand=plan.hide_rdrand,
         trail=plan.trail,
+        switched_off=plan.switched_off,
         batch_digests=plan.batch_digests,
         started=rundir.utc_now(),
         launcher_pid=os.getpid(),
@@ -380,6 +381,7 @@ class ShimmedRun:
     ) -> Finish:
         """Stop the supervisor and the bounds of the command, and return what closes the run."""
         from reprokit.launch.finish import Finish, RecordingState
+        from reprokit.launch.stragglers import outliving
 
         plan, path, run = prepared.plan, prepared.path, prepared.run
         if self._profiled is not None:
@@ -387,6 +389,7 @@ class ShimmedRun:
         elif self._early_end is not None:
             exit_status = self._early_end.finish(exit_status)
         has_running_programs = _goes_on(path, self._supervisor)
+        run.outliving = outliving(path) if has_running_programs else []
         run.warnings.extend(self._supervisor.stop() if self._supervisor is not None else ())
         assert self._unreached is not None
         run.out_of_reach = self._unreached.close()

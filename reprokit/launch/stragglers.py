@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from reprokit.launch.environment import RUN, RUN_PATH_SIZE
 from reprokit.launch.supervisor import PATIENCE
+from reprokit.model.run import OutlivingProgram
 from reprokit.rundir import padded
 
 PAUSE = 0.01  # seconds
+MAX_PROGRAMS = 100  # that are named
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 
 
@@ -36,6 +39,18 @@ def end(run: Path) -> None:
         deadline = time.monotonic() + GRACE
         while any(True for _ in processes(run)) and time.monotonic() < deadline:
             time.sleep(PAUSE)
+
+
+def outliving(run: Path) -> list[OutlivingProgram]:
+    """Return the programs of processes that still run; one that was started with other variables has no name."""
+    counts = Counter(map(_program_name, processes(run))) or Counter([""])
+    return [OutlivingProgram(name=name, processes=count) for name, count in sorted(counts.items())[:MAX_PROGRAMS]]
+
+
+def _program_name(process: int) -> str:
+    with suppress(OSError):
+        return Path("/proc", str(process), "comm").read_text(errors="replace").strip()
+    return ""
 
 
 def processes(run: Path) -> Iterator[int]:

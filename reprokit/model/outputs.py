@@ -65,17 +65,32 @@ class OutputsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     cut: str = ""  # the first directory in which not all files were looked at; empty if all were
     temporary: list[str] = msgspec.field(default_factory=list)  # the first in temporary places that no link leads to
     temporary_more: Annotated[int, msgspec.Meta(ge=0)] = 0  # number of further ones
+    hidden: list[str] = msgspec.field(default_factory=list)  # the first in caches, environments and hidden places
+    hidden_more: Annotated[int, msgspec.Meta(ge=0)] = 0  # number of further ones
+    attributed: list[str] = msgspec.field(default_factory=list)  # the first with extended attributes of a user
+    attributed_more: Annotated[int, msgspec.Meta(ge=0)] = 0  # number of further ones
+    empty: list[str] = msgspec.field(default_factory=list)  # the first directories that were made and hold nothing
+    empty_more: Annotated[int, msgspec.Meta(ge=0)] = 0  # number of further ones
     more_links: bool = False  # whether further symbolic links were not followed
 
     @property
     def not_compared(self) -> list[str]:
         """Return sentences about the files that are not listed."""
         cut = f"not all files below {self.cut} were looked at: what nothing was seen to write there may be missing"
-        count = len(self.temporary) + self.temporary_more
-        which = "1 file was" if count == 1 else f"{count} files were"
-        temporary = f"{which} written to a temporary place, first {self.temporary[0]}" if self.temporary else ""
+        temporary = _counted(self.temporary, self.temporary_more, "written to a temporary place")
+        where = "written to a cache or a hidden place, where a replay starts with what is there"
+        hidden = _counted(self.hidden, self.hidden_more, where)
+        attributes = "found with extended attributes, which are not looked at"
+        attributed = _counted(self.attributed, self.attributed_more, attributes)
         links = f"symbolic links beyond the first {MAX_LINKS:,} files may lead to temporary places"
-        return list(filter(None, (temporary, links * self.more_links, cut * bool(self.cut))))
+        return list(filter(None, (temporary, hidden, attributed, links * self.more_links, cut * bool(self.cut))))
+
+    @property
+    def empty_directories(self) -> str:
+        """Return a sentence about the empty directories that were made: only their names can tell; may be empty."""
+        count = len(self.empty) + self.empty_more
+        which = "1 empty directory was" if count == 1 else f"{count:,} empty directories were"
+        return f"{which} made, first {self.empty[0]}" if self.empty else ""
 
     @property
     def not_restorable(self) -> str:
@@ -85,3 +100,10 @@ class OutputsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         what = f"what {which} held before was not kept" if len(lost) == 1 else f"what {len(lost)} files held before"
         more = "" if len(lost) == 1 else f" was not kept, first {which}"
         return f"{what}{more}: a replay starts with what is there" if lost else ""
+
+
+def _counted(names: list[str], more: int, what: str) -> str:
+    """Return how many files there were, and the first; an empty text for none."""
+    count = len(names) + more
+    which = "1 file was" if count == 1 else f"{count} files were"
+    return f"{which} {what}, first {names[0]}" if names else ""

@@ -8,8 +8,10 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from reprokit.model.states import ON, Loading, Switch, Uncovered
+from reprokit.model.switches import SwitchedPart
 
 FORMAT = 9
+MAX_NAMED = 3  # programs in a sentence
 RUNNING: Final = "running"
 FINISHED: Final = "finished"
 FAILED: Final = "failed-to-start"
@@ -93,6 +95,13 @@ class ReplayOf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     path: str
     run_id: str
     profile_digest: str
+
+
+class OutlivingProgram(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A program of which processes still ran when the run was closed."""
+
+    name: str  # as the kernel has it; empty if unknown
+    processes: Annotated[int, msgspec.Meta(ge=1)] = 1
 
 
 class RecipeUsed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -289,6 +298,7 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     hide_rdrand: bool = False  # RDRAND and RDSEED were hidden from programs
     supervisor: Switch | None = None
     trail: Switch | None = None
+    switched_off: list[SwitchedPart] = msgspec.field(default_factory=list)  # by the user, in a recording or replay
     batch_digests: bool = False  # whether the ledger holds digests of tf.data batches
     shim: Loading | None = None
     agent: Loading | None = None
@@ -312,6 +322,7 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     capture: CaptureAsked | None = None  # --on-nan
     captures_unavailable: list[CaptureUnavailable] = msgspec.field(default_factory=list)
     snapshots: list[SnapshotFacts] = msgspec.field(default_factory=list)
+    outliving: list[OutlivingProgram] = msgspec.field(default_factory=list)  # processes that outlived the command
     out_of_reach: list[OutOfReach] = msgspec.field(default_factory=list)  # programs that were not recorded
     uncovered: list[Uncovered] = msgspec.field(default_factory=list)
     changed: list[str] = msgspec.field(default_factory=list)  # replay: differences from the recording
@@ -327,6 +338,20 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         first = "" if len(names) == 1 else f", first {names[0]}"
         why = "another user or root, a read-only mount, or memory that may not be read"
         return f"{who} had neither shim nor supervisor ({why}): {whose} requests and files are not recorded{first}"
+
+    @property
+    def outliving_processes(self) -> int:
+        """Return how many processes still ran when the run was closed, as far as they are known."""
+        return sum(program.processes for program in self.outliving)
+
+    @property
+    def outliving_in_words(self) -> str:
+        """Return a sentence on the processes that outlived the command; empty if there are none."""
+        count = self.outliving_processes
+        names = ", ".join(program.name for program in self.outliving[:MAX_NAMED] if program.name)
+        which = f" ({names}{', ...' if len(self.outliving) > MAX_NAMED else ''})" if names else ""
+        who = f"1 process{which} outlived" if count == 1 else f"{count:,} processes{which} outlived"
+        return f"{who} the command: what was written after the run was closed is not compared" if count else ""
 
     @property
     def unsupervised(self) -> str:

@@ -79,7 +79,11 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     state: Literal["clean", "changed", "unknown"] = "unknown"
     commit: str = ""
-    changes: str = ""  # digest of what the commit does not say: the diff, and untracked files by their digests
+    changes: str = ""  # digest of what the commit does not say: the diff, and other files by their digests
+    changed_files: tuple[str, ...] = ()  # that were used, with other bytes than in the commit
+    outside_files: tuple[str, ...] = ()  # of code that was used, and that the commit lacks
+    same_files: int = 0  # number of those that were used as the commit has them
+    not_compared: int = 0  # number of those that were used and not compared
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -102,6 +106,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     source: SourceState = SourceState()
     replay_of: str = ""  # run id of the recording that it is a replay of
     digest: str = ""  # of run.json: what this report speaks of
+    outliving: int = 0  # processes that still ran when the run was closed
     original: str = ""  # of run.json before the run was packed, where it came in a bundle
 
 
@@ -210,7 +215,8 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     command: str
     code: tuple[Stated, ...]  # commit, digests of files
     data: tuple[Stated, ...]
-    seeds: tuple[str, ...]
+    seeds: tuple[str, ...]  # seeding calls of the script with their arguments
+    variables: tuple[str, ...] = ()  # of the environment, that the script read
     recipe: str
 
 

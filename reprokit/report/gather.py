@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shlex
 import time
@@ -22,16 +20,18 @@ from reprokit.difference import Difference, Verdict
 from reprokit.entropy.request_counts import Requester as EntropyRequester
 from reprokit.entropy.request_counts import RequestTotals as EntropyTotals
 from reprokit.errors import NothingComparable, RunError
-from reprokit.model.run import NO_END, ProfileFacts
+from reprokit.model.run import ProfileFacts
 from reprokit.plan import RECORD
 from reprokit.redaction import Secrets
 from reprokit.report import answers, curves
 from reprokit.report import facts as audit
+from reprokit.report.attention import attention
 from reprokit.report.confusion import confusion_of
 from reprokit.report.histograms import histograms_of
+from reprokit.report.source import source_of, stated_source
 from reprokit.report.wrong_predictions import wrong_predictions_of
 from reprokit.untrusted_json import object_in
-from reprokit.verify.compare import seeds
+from reprokit.verify.compare import script_variables, seeds
 from reprokit.verify.compare.entropy import in_words
 from reprokit.verify.compare.runs import Comparison, compare, require_whole
 from reprokit.verify.ignores import Ignores
@@ -53,6 +53,7 @@ GROUND = (
     "What is compared is what the runs recorded: metrics, weights, predictions and files that were written. What a"
     " training computes and never shows is not seen.",
 )
+DATED = "The date of this report was set by SOURCE_DATE_EPOCH, and is none of a clock."
 BY_BITS = (
     "Numbers are compared by their bits: 0.0 and -0.0 differ, and NaN is equal to the same NaN only.",
     "Weights, predictions and output files are compared by SHA-256 digests of their bytes, with data type and shape.",
@@ -86,11 +87,13 @@ def _gathered(paths: Sequence[Path], execution: Execution | None, ignores: Ignor
     histograms, histograms_left_out = histograms_of(first.directory)
     findings, findings_note = _findings(summaries)
     witnessed, of_two = execution or Execution(), comparison if len(summaries) > 1 else None
+    epoch = _source_date() if execution is None else ""
+    made = epoch or rundir.utc_now()
     return audit.AuditFacts(
         reprokit=VERSION,
-        made=_now() if execution is None else rundir.utc_now(),
+        made=made,
         executed_by="unknown" if execution is None else "signer",
-        attention=(*witnessed.failures, *_attention(summaries)),
+        attention=(*witnessed.failures, *attention(summaries, made)),
         verdict=_verdict(summaries, comparison, problem, witnessed.failures),
         runs=tuple(_run(summary, _SIDES[number]) for number, summary in enumerate(summaries)),
         trained=_trained(first),
@@ -114,7 +117,7 @@ def _gathered(paths: Sequence[Path], execution: Execution | None, ignores: Ignor
         patches=tuple(_patches(first)),
         environment=tuple(_environment(comparison, first, is_alone=len(summaries) == 1)),
         packages=tuple(_packages(first)),
-        limits=tuple(_limits(summaries)),
+        limits=(*_limits(summaries), *([DATED] if epoch else [])),
         check_it=tuple(_check_it(summaries)),
     )
 
@@ -122,12 +125,12 @@ def _gathered(paths: Sequence[Path], execution: Execution | None, ignores: Ignor
 _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 
-def _now() -> str:
-    """Return the time of the report: SOURCE_DATE_EPOCH if it is set (reproducible-builds.org), else now."""
+def _source_date() -> str:
+    """Return the date that SOURCE_DATE_EPOCH gives the report (reproducible-builds.org); empty if there is none."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     if epoch.isascii() and epoch.isdigit() and len(epoch) < 12:
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(epoch)))
-    return rundir.utc_now()
+    return ""
 
 
 # The verdict
@@ -200,20 +203,6 @@ def _sentence(line: str, outcome: str) -> str:
     if outcome == "failed":
         return f"What both runs recorded is equal as far as it goes: {text}."
     return f"First difference: {text}." if outcome == "different" else f"{text[:1].upper()}{text[1:]}."
-
-
-def _attention(summaries: Sequence[RunSummary]) -> Iterator[str]:
-    """Yield the warnings to be shown before the verdict."""
-    for summary, side in zip(summaries, ("first", "second"), strict=False):
-        name = "This run" if len(summaries) == 1 else f"The {side} run"
-        if summary.in_progress:
-            yield f"{name} is still in progress: what is said here can change."
-        elif summary.directory.unfinished:
-            yield f"{name} {NO_END}. What it had recorded until then is shown."
-        elif not summary.succeeded:
-            yield f"{name} failed: {summary.state}."
-        if summary.run.out_of_reach:
-            yield f"{name} is not recorded whole: {summary.run.out_of_reach_in_words}."
 
 
 def _how(summaries: Sequence[RunSummary], comparison: Comparison | None) -> tuple[str, ...]:
@@ -318,9 +307,10 @@ def _run(summary: RunSummary, side: Literal["left", "right"]) -> audit.RunReport
         host=run.host,
         reprokit=run.reprokit,
         machine=_machine(summary.environment),
-        source=_source(summary.environment),
+        source=source_of(summary.environment),
         replay_of=run.replay_of.run_id if run.replay_of is not None else "",
         digest=sealed.digest if sealed is not None else "",
+        outliving=run.outliving_processes,
         original=run.bundled.original if run.bundled is not None else "",
     )
 
@@ -334,50 +324,25 @@ def _machine(environment: dict[str, Any]) -> str:
     return "; ".join(str(part) for part in parts if part)
 
 
-def _source(environment: dict[str, Any]) -> audit.SourceState:
-    """Return the state of the git checkout; uncommitted changes are given by their digest."""
-    git = object_in(environment, "git")
-    commit = str(git.get("commit") or "")
-    if git.get("dirty") is None:  # no checkout, or git timed out
-        return audit.SourceState(commit=commit)
-    beyond = {key: git[key] for key in ("changes", "untracked", "more_untracked") if git.get(key)}
-    if not beyond:
-        return audit.SourceState(state="clean", commit=commit)
-    text = json.dumps(beyond, sort_keys=True, separators=(",", ":"))
-    return audit.SourceState(
-        state="changed", commit=commit, changes=f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
-    )
-
-
 def _trained(summary: RunSummary) -> audit.Trained:
     run = summary.run
     return audit.Trained(
         command=shlex.join(Secrets().value(run.command)),
         code=tuple(islice(_code(summary.environment), MAX_STATED)),
         data=tuple(islice(_data(summary.environment), MAX_STATED)),
-        seeds=tuple(seeds.summary(summary.scan)),
+        seeds=(*seeds.seeding_calls(summary.directory, summary.scan), *seeds.summary(summary.scan)),
+        variables=tuple(
+            f"{read.name} ({read.state}), at {read.where}"
+            for read in islice(script_variables.listed(summary.scan.variables), MAX_STATED)
+        ),
         recipe=f"{run.recipe.path} ({run.recipe.digest})" if run.recipe is not None else "",
     )
 
 
 def _code(environment: dict[str, Any]) -> Iterator[audit.Stated]:
-    git = environment.get("git")
-    if isinstance(git, dict):
-        yield audit.Stated("git commit", str(git.get("commit") or "unknown"))
-        yield audit.Stated("git changes", _changes(git))
-    else:
-        yield audit.Stated("git commit", "not in a git repository, or git was not there")
+    yield from stated_source(environment)
     for name, digest in sorted(object_in(environment, "code").items()):
         yield audit.Stated(str(name), str(digest))
-
-
-def _changes(git: dict[str, Any]) -> str:
-    """Return the uncommitted changes by their digest."""
-    count = len(object_in(git, "untracked"))
-    files = f"; {count} files that git does not know" if count else ""
-    if not git.get("dirty"):
-        return f"none that were not committed{files}"
-    return f"changes that were not committed, as a diff {git.get('changes') or 'whose digest is not known'}{files}"
 
 
 def _data(environment: dict[str, Any]) -> Iterator[audit.Stated]:

@@ -52,6 +52,7 @@ def _trained(facts: AuditFacts) -> Iterator[str]:
     stated = [*facts.trained.code, *facts.trained.data]
     yield from _table(["code and data", "digest or state"], [[escaped(fact.name), code(fact.value)] for fact in stated])
     yield from _list(facts.trained.seeds, "Seeds:\n")
+    yield from _list(facts.trained.variables, "Variables that the script read:\n")
 
 
 def _results(facts: AuditFacts) -> Iterator[str]:

@@ -46,7 +46,11 @@ class PredicateSource(_Part, frozen=True):
 
     state: Literal["clean", "changed", "unknown"]
     commit: str
-    changes: DigestSet  # digest over the diff against the commit and the digests of untracked files
+    changes: DigestSet  # digest over the diff against the commit and the digests of other files
+    changed_files: Texts  # that were used, with other bytes than in the commit
+    outside_files: Texts  # of code that was used, and that the commit lacks
+    same_files: Count  # that were used as the commit has them
+    not_compared: Count  # that were used and not compared
 
 
 class PredicateRun(_Part, frozen=True):
@@ -63,6 +67,7 @@ class PredicateRun(_Part, frozen=True):
     started: ExitStatus
     ended: ExitStatus
     state: str  # how it ended
+    outliving: Count  # processes that still ran when the run was closed, and could write later
     record: DigestSet  # of run.json, which holds those of the other files
 
 
@@ -142,9 +147,10 @@ class Rerun(_Part, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def result(self) -> str:
-        """Return the result of a test of in-toto's; what was ignored is a warning."""
+        """Return the result of a test of in-toto's; what was ignored, and what may be written later, is a warning."""
         result = _RESULTS[self.verdict]
-        return "WARNED" if result == "PASSED" and self.ignored_differences else result
+        is_qualified = self.ignored_differences or any(run.outliving for run in self.runs)
+        return "WARNED" if result == "PASSED" and is_qualified else result
 
 
 class TestResult(_Part, frozen=True):

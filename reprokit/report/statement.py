@@ -14,7 +14,7 @@ import msgspec
 
 from reprokit.errors import NothingToAttest
 from reprokit.report import predicate
-from reprokit.report.facts import AuditFacts
+from reprokit.report.facts import AuditFacts, Item
 from reprokit.report.facts import RunReport as RunFacts
 from reprokit.report.predicate import RERUN, TEST_RESULT, DigestSet, PredicateRun, Rerun, TestResult
 
@@ -77,9 +77,14 @@ def _names(facts: AuditFacts, *verdicts: str) -> tuple[str, ...]:
 def _items(facts: AuditFacts) -> Iterator[tuple[str, str]]:
     """Return all compared items with verdicts, and the categories without any."""
     for category in facts.categories:
-        yield from ((f"{category.name}: {item.name}", item.verdict) for item in category.items)
+        yield from ((f"{category.name}: {_title(item)}", item.verdict) for item in category.items)
         if not category.items and category.verdict == "not-recorded":
             yield f"{category.name}: neither run recorded any", category.verdict
+
+
+def _title(item: Item) -> str:
+    """Return the name of an item; of one that was not recorded also why."""
+    return f"{item.name}: {item.detail}" if item.verdict == "not-recorded" and item.detail else item.name
 
 
 def _test_result(facts: AuditFacts, rerun: Rerun) -> TestResult:

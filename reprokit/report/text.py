@@ -38,6 +38,8 @@ def _rows(facts: AuditFacts) -> Iterator[tuple[str, str]]:
     yield "trained", facts.trained.command
     for run in facts.runs:
         yield run.kind, f"{run.path} ({run.run_id}): {run.state}, {run.started}, on {run.host}"
+    yield from (("seeded", text) for text in facts.trained.seeds[:SHOWN])
+    yield from (("reads", text) for text in facts.trained.variables[:SHOWN])
     for line in facts.trained.code[:SHOWN]:
         yield "code", f"{line.name} {line.value}"
     for category in facts.categories:

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from reprokit.difference import BookkeepingKind, Difference, Verdict
-from reprokit.verify.ignores import behind_verdict
+from reprokit.verify.ignores import IgnoreUse, behind_verdict
 
 if TYPE_CHECKING:
     from reprokit.model.resumption import ResumeFinding
+    from reprokit.model.switches import SwitchOption
     from reprokit.verify.compare.hosts import HostsComparison
     from reprokit.verify.compare.runs import Comparison
 
@@ -47,7 +48,19 @@ def counted_bookkeeping(counts: Counter[BookkeepingKind]) -> str:
 
 def verdict_line(comparison: Comparison) -> str:
     """Return the result of a comparison of two runs in one line, with how much the user's rules ignored."""
-    return _verdict_words(comparison) + behind_verdict(comparison.ignores)
+    return _verdict_words(comparison) + _behind(comparison, comparison.ignores)
+
+
+def _behind(comparison: Comparison, ignores: Sequence[IgnoreUse]) -> str:
+    """Return what qualifies a verdict: what was ignored, what was switched off, and processes that went on."""
+    outliving = [run.run.outliving_processes for run in (comparison.left, comparison.right)]
+    late = "; processes outlived the command, and what they wrote later is not compared" * any(outliving)
+    return behind_verdict(ignores) + switched_off_words(comparison.switched_off) + late
+
+
+def switched_off_words(options: Sequence[SwitchOption]) -> str:
+    """Return what is said behind a verdict of what no run recorded, as the user switched it off; may be empty."""
+    return f"; switched off: {', '.join(option.option for option in options)}" if options else ""
 
 
 def _verdict_words(comparison: Comparison) -> str:
@@ -78,7 +91,7 @@ def hosts_line(result: HostsComparison) -> str:
     if result.verdict is Verdict.IDENTICAL:
         but_for = _but_for(result.hosts.values())
         what = _compared(comparison) if but_for else EVERYTHING
-        return f"identical: on each of {len(result.hosts)} hosts {what}{but_for}{behind_verdict(result.ignores)}"
+        return f"identical: on each of {len(result.hosts)} hosts {what}{but_for}{_behind(comparison, result.ignores)}"
     return verdict_line(comparison).replace(": ", f": host {name}: ", 1)
 
 

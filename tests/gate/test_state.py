@@ -29,7 +29,7 @@ os.makedirs("d.tmp")
 for name in ("d.tmp/model", "best"):
     open(name, "w").write("1")
 os.rename("d.tmp", "d")
-for name in ("best", "d/model", "mlruns/meta.yaml", ".cache/x", "wandb/settings"):
+for name in ("best", "d/model", "mlruns/meta.yaml", ".cache/huggingface/x", "wandb/settings"):
     os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
     if not os.path.exists(name):
         open(name, "w").write("1")

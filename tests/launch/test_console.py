@@ -183,6 +183,12 @@ def test_of_much_text_the_first_and_the_last_part_are_kept(reprokit: Reprokit) -
     assert first.startswith(b"line 000000000 of")
     assert b"line 000399999 of" in last
     assert found.dropped > 0
+    assert found.dropped_lines is not None
+    ends = [text.count(b"\n") for text in (console.text(found.first, 0), console.text(found.last, 0))]
+    assert found.dropped_lines[0] + sum(ends) == 400_000
+    lines = found.dropped_lines[0] + first.endswith(b"\n") + 1
+    note = f"stdout: not compared are {lines} lines: only whole lines"
+    assert any(text.startswith(note) for text in document["notes"]), document["notes"]
     assert sum(file.stat().st_size for file in (one / "console").iterdir()) <= 16 << 20
 
 

@@ -198,7 +198,7 @@ def replayed(building: Building, path: Path, fidelity: Fidelity | None = None) -
     origin = ReplayOf(path=str(building.path), run_id=building.run.run_id, profile_digest=building.run.profile.digest)
     copy.run.kind, copy.run.profile, copy.run.replay_of = "replay", None, origin
     copy.run.fidelity = fidelity or Fidelity(exact=9, exact_bytes=99)
-    copy.run.started, copy.run.duration = "2026-01-03T00:00:00Z", 11.5
+    copy.run.started, copy.run.ended, copy.run.duration = "2026-01-03T00:00:00Z", "2026-01-03T00:00:11Z", 11.5
     copy.numbers, copy.columns = dict(building.numbers), dict(building.columns)
     copy.tables, copy.printed = deepcopy(building.tables), deepcopy(building.printed)
     copy.ledgers = dict(building.ledgers)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
 from reprokit.console import PrintedPiece, ProcessConsole
-from reprokit.difference import BookkeepingKind
+from reprokit.difference import BookkeepingKind, Verdict
 from reprokit.verify.bookkeeping.recognition import RunContext
 from reprokit.verify.compare.console import _stream_leaf
 from reprokit.verify.compare.printed_lines import LineComparer, compare_lines, printed_lines, tells_results
@@ -137,6 +138,25 @@ def test_lines_behind_a_part_that_was_not_kept_are_numbered_from_the_end() -> No
         leaf = _stream_leaf("stdout", 0, console(lasts[0]), console(lasts[1]), contexts)
         assert leaf is not None
         assert words in leaf.detail
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (((7, 0), (7, 0)), "not compared are 8 lines: only whole lines"),
+        (((7, 0), (9, 0)), "not compared are 8 lines of the left run and 10 lines of the right one: only whole lines"),
+        (((7, 0), None), "an unknown number of lines is not compared: only whole lines"),
+    ],
+)
+def test_lines_that_were_not_kept_are_counted(lines: tuple[Any, Any], words: str) -> None:
+    def console(dropped_lines: tuple[int, int] | None) -> ProcessConsole:
+        first, last = [PrintedPiece(0, "m", b"loss 1\nb\ncut")], [PrintedPiece(0, "m", b"off\nloss 2\nd\n")]
+        return ProcessConsole(first, last, dropped=99, dropped_lines=dropped_lines)
+
+    leaf = _stream_leaf("stdout", 0, console(lines[0]), console(lines[1]), (RunContext(), RunContext()))
+    assert leaf is not None
+    assert leaf.verdict is Verdict.IDENTICAL
+    assert leaf.detail.startswith(words)
 
 
 def test_no_line_takes_long() -> None:

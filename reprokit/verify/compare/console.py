@@ -47,6 +47,7 @@ from reprokit.verify.read.scan import natural, of_process
 
 NAME = "console"
 CUT = "only whole lines of the first and the last part are compared, as the rest was not kept"
+UNCOUNTED = "an unknown number of lines is not compared"
 SHORTAGE = "as memory, disk or descriptors were short"
 UNKNOWN = "not compared: of one run nothing could be kept of it"
 LONGEST = 160  # characters of a quoted line
@@ -64,6 +65,7 @@ class _PrintedStream:
     threads: dict[str, list[PrintedLine]]  # lines of each thread, if several printed
     is_whole: bool
     has_all: bool  # whether all that the process printed is kept, to any stream
+    gap: int | None = 0  # lines between the two parts; None if that is not known
     left_out: tuple[PrintedLine, ...] = ()  # of which the user's rules leave nothing
 
     @property
@@ -156,7 +158,7 @@ def _with_ignored(title: str, leaf: Difference | None, counts: Counter[str]) -> 
 def _leaf_of(
     title: str, left_stream: _PrintedStream, right_stream: _PrintedStream, contexts: Contexts
 ) -> Difference | None:
-    cut_note = "" if left_stream.is_whole and right_stream.is_whole else CUT
+    cut_note = _cut_words(left_stream, right_stream)
     if not left_stream.lines and not right_stream.lines:
         detail = "; ".join(filter(None, (_ignored_words(0, max(left_stream.bars, right_stream.bars)), cut_note)))
         return Difference(title, Verdict.NOT_RECORDED, detail=detail) if detail else None
@@ -190,7 +192,8 @@ def _bookkeeping(title: str, comparison: LinesComparison) -> Iterator[Difference
 
 
 def _printed_stream(process: ProcessConsole, stream: int) -> _PrintedStream:
-    first, bars = printed_lines(console.text(process.first, stream))
+    first_text = console.text(process.first, stream)
+    first, bars = printed_lines(first_text)
     last_text = console.text(process.last, stream)
     last, more_bars = printed_lines(last_text)
     if process.dropped:  # the lines next to the dropped part are incomplete
@@ -204,18 +207,45 @@ def _printed_stream(process: ProcessConsole, stream: int) -> _PrintedStream:
         for name, thread_pieces in by_thread.items()
         if len(names) > 1
     }
-    return _PrintedStream(first, last, bars + more_bars, threads, process.is_whole or not pieces, process.is_whole)
+    gap = _gap(process, stream, first_text.endswith(b"\n"))
+    is_whole = process.is_whole or not pieces
+    return _PrintedStream(first, last, bars + more_bars, threads, is_whole, process.is_whole, gap)
+
+
+def _gap(process: ProcessConsole, stream: int, ends_with_line: bool) -> int | None:
+    """Return how many lines are not compared between the two parts, with those beside it, which may be cut."""
+    if process.dropped_lines is None or process.lost or not process.begun:
+        return None
+    at_ends = int(ends_with_line) + any(piece.stream == stream for piece in process.last)
+    return process.dropped_lines[stream] + at_ends if process.dropped else 0
+
+
+def _cut_words(left: _PrintedStream, right: _PrintedStream) -> str:
+    """Return how many lines are not compared, as they were not kept; empty if all are."""
+    if left.is_whole and right.is_whole:
+        return ""
+    compared = sum(_compared_counts(left, right))
+    counts = [None if side.gap is None else side.gap + len(side.lines) - compared for side in (left, right)]
+    if None in counts:
+        return f"{UNCOUNTED}: {CUT}"
+    texts = [counted(count or 0, "line") for count in counts]
+    sides = f"{texts[0]} of the left run and {texts[1]} of the right one" if texts[0] != texts[1] else texts[0]
+    return f"not compared are {sides}: {CUT}"
+
+
+def _compared_counts(left: _PrintedStream, right: _PrintedStream) -> tuple[int, int]:
+    """Return how many lines of streams that were cut both have at the start, and at the end."""
+    return min(len(left.first), len(right.first)), min(len(left.last), len(right.last))
 
 
 def _compare_streams(left: _PrintedStream, right: _PrintedStream, contexts: Contexts) -> LinesComparison:
     """Compare all lines; of streams that were cut, the first and the last lines that both have."""
     if left.is_whole and right.is_whole:
         return compare_lines(left.lines, right.lines, contexts)
-    count = min(len(left.first), len(right.first))
+    count, last_count = _compared_counts(left, right)
     comparison = compare_lines(left.first[:count], right.first[:count], contexts)
-    count = min(len(left.last), len(right.last))
-    if comparison.first is None and count:
-        last_comparison = compare_lines(left.last[-count:], right.last[-count:], contexts)
+    if comparison.first is None and last_count:
+        last_comparison = compare_lines(left.last[-last_count:], right.last[-last_count:], contexts)
         return comparison + last_comparison
     return comparison
 

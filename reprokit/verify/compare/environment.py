@@ -53,7 +53,7 @@ RULES = msgspec.json.decode(Path(__file__).with_name("environment_rules.json").r
 # Facts compared elsewhere: the agent reports them for every process, or they have leaves of their own.
 _COMPARED_ELSEWHERE = (
     "format", "python", "python.python", "python.implementation", "frameworks.*", "packages.*", "imported", "data*",
-    "code.*", "git.dirty", "git.untracked.*",
+    "code.*", "git.dirty", "git.untracked.*", "git.used.*",
 )  # fmt: skip
 
 

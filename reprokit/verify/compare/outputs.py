@@ -97,10 +97,20 @@ def _target(runs: RunPair, side: int, path: str, target: str) -> str:
 
 def beside(runs: RunPair) -> Iterator[str]:
     """Yield notes on files that cannot be compared."""
+    yield from _empty_directories(runs)
     texts = [outputs.not_compared if outputs is not None else [] for outputs in runs.outputs]
     yield from (f"not compared: in both runs {text}" for text in texts[0] if text in texts[1])
     for side, own_texts, other_texts in (("left", *texts), ("right", *reversed(texts))):
         yield from (f"not compared: in the {side} run {text}" for text in own_texts if text not in other_texts)
+
+
+def _empty_directories(runs: RunPair) -> Iterator[str]:
+    """Yield a note where the runs made empty directories of other names, which may be results."""
+    left, right = (set(map(runs.normalizations.path, side.empty if side is not None else ())) for side in runs.outputs)
+    for side, own, other in (("left", left, right), ("right", right, left)):
+        if names := sorted(own - other, key=natural):
+            which = "an empty directory" if len(names) == 1 else f"{len(names):,} empty directories"
+            yield f"not compared: only the {side} run made {which}, first {names[0]}"
 
 
 def comparable(outputs: OutputsFile | None) -> bool:

@@ -14,6 +14,7 @@ from reprokit.difference import SIDES, Difference, Exclusion, IgnoredThing, Role
 from reprokit.errors import NothingComparable, RunInProgress
 from reprokit.model.run import NO_END, RunFile
 from reprokit.model.states import Loading
+from reprokit.model.switches import SwitchedPart, SwitchOption, off_in
 from reprokit.plan import REPLAY
 from reprokit.rundir import ENTROPY, RunDirectory
 from reprokit.tolerance import Tolerances
@@ -54,6 +55,9 @@ MAX_WARNINGS, MAX_READ = 20, 1000  # warnings of a run that are shown, and that 
 _ENVIRONMENT, _PROCESSES = "environment", "processes"
 # Categories whose entries are counted from the start, by calls, steps or epochs.
 _FROM_START = frozenset(["seeds", "process metrics", "weights"])
+
+
+_LOST_WITH: dict[SwitchedPart, tuple[str, ...]] = {"trail": ("trail", samples.NAME), "console": (console.NAME,)}
 
 
 class Level(Enum):
@@ -104,6 +108,11 @@ class Comparison:
         return shared(self.left.run, self.right.run)
 
     @property
+    def switched_off(self) -> list[SwitchOption]:
+        """Return what the user switched off in either run."""
+        return off_in((*self.left.run.switched_off, *self.right.run.switched_off))
+
+    @property
     def levels(self) -> frozenset[Level]:
         """Return the levels of which anything was compared and is the same; a random state alone is no training."""
         categories = (child for child in self.tree.children if child.name != random_states.NAME)
@@ -143,7 +152,7 @@ def compare(
     ignores = ignores or Ignores()
     runs = match(left, right, tolerances or Tolerances(), DeclaredIgnores(ignores))
     tracker_categories = tracker_metrics.compare(runs)
-    outputs_category, console_category = outputs.compare(runs), console.compare(runs)
+    outputs_category, console_category = outputs.compare(runs), _switched_off(runs, console.compare(runs))
     runs.declared.require_obeyed()
     has_results = runs.has(OUTCOMES) or (
         any(map(outputs.comparable, runs.outputs)) and not _is_ignored(outputs_category)
@@ -183,15 +192,17 @@ def compare(
         *(note for run, side in zip((left, right), SIDES, strict=True) for note in ranks.notes(run, side)),
         *(note for run, side in zip((left, right), SIDES, strict=True) for note in samples.notes(run, side)),
         *_untrained_note(runs, trail_pair),
+        *(option.sentence for option in off_in(part for run in runs.files for part in run.switched_off)),
     )
     applied = uses(ignores, tree)
-    return Comparison(left, right, tree, runs.normalizations.applied, notes, str(tolerances or ""), applied)
+    unique = tuple(dict.fromkeys(notes))
+    return Comparison(left, right, tree, runs.normalizations.applied, unique, str(tolerances or ""), applied)
 
 
 def _training(trail_pair: trails.TrailPair, runs: RunPair) -> tuple[Difference, ...]:
     """Return samples, trail and process metrics, ordered by which of them differs first."""
-    trail_category, metrics_category = trail_pair.compare(), metrics.compare(runs)
-    samples_category = samples.compare(runs, trail_pair.resumed)
+    trail_category, metrics_category = _switched_off(runs, trail_pair.compare()), metrics.compare(runs)
+    samples_category = _switched_off(runs, samples.compare(runs, trail_pair.resumed))
     if trail_pair.resumed:  # a resumed run numbers its losses' steps differently
         return trail_category, metrics_category, samples_category
     ordered = (
@@ -204,6 +215,15 @@ def _training(trail_pair: trails.TrailPair, runs: RunPair) -> tuple[Difference, 
         if trails.is_before(trail_category, samples.step_of(samples_category))
         else (samples_category, *ordered)
     )
+
+
+def _switched_off(runs: RunPair, category: Difference) -> Difference:
+    """Return a category; one without entries says so where the user switched it off."""
+    parts = (part for run in runs.files for part in run.switched_off if category.name in _LOST_WITH.get(part, ()))
+    option = next(iter(off_in(parts)), None)
+    if category.children or option is None:
+        return category
+    return group(category.name, (Difference(option.lost, Verdict.NOT_RECORDED, detail=option.reason),))
 
 
 def _sides(runs: RunPair) -> Iterator[tuple[RunDirectory, MetricsScan, Side]]:
@@ -249,6 +269,7 @@ def _notes(runs: RunPair, tree: Difference) -> Iterator[str]:
             yield f"the {side} run {NO_END}; what it had recorded is compared"
     if status.failed(left) and status.failed(right) and status.ended(left) == status.ended(right):
         yield f"both runs failed: {status.ended(left)}"
+    yield from status.date_problems(left, right)
     if tree.verdict.differs and (text := entropy.advice(*runs.directories)):
         yield text
     yield from state_files.sentences(*runs.directories)
@@ -266,7 +287,8 @@ def _limits(runs: RunPair, tree: Difference) -> Iterator[str]:
     """Yield what the comparison could not cover."""
     for run, side in zip(runs.files, SIDES, strict=True):
         yield from (text for _, text in not_loaded(run, side))
-        run_notes = filter(None, (run.out_of_reach_in_words, run.unsupervised, *run.warnings[:MAX_READ]))
+        unseen = run.out_of_reach_in_words, run.outliving_in_words, run.unsupervised
+        run_notes = filter(None, (*unseen, *run.warnings[:MAX_READ]))
         yield from (f"of the {side} run, {words}" for words in list(dict.fromkeys(run_notes))[:MAX_WARNINGS])
     yield from _agent_warnings(runs)
     outputs_category = next(child for child in tree.children if child.name == "outputs")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from reprokit.difference import Difference, group, information
+from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.match import Raw, RunPair
 from reprokit.verify.compare.processes import marked_if_stopped
 from reprokit.verify.compare.series_leaves import LineWording, counted, leaf
+from reprokit.verify.read.metric_lines import SeedLine
 from reprokit.verify.read.normalization import ADDRESSES, SEED_LINES
-from reprokit.verify.read.scan import MetricsScan, ReplacedSeeds, natural
+from reprokit.verify.read.scan import MetricsScan, ReplacedSeeds, natural, read
+
+MAX_CALLS = 50  # distinct calls of a script, and of libraries
 
 
 def compare(runs: RunPair) -> Difference:
@@ -53,6 +58,29 @@ def summary(scan: MetricsScan) -> Iterator[str]:
         replaced = scan.replaced[process]
         count = counted(replaced.count, "seed")
         yield f"process {process}: {count} replaced by the recorded, first {in_words(replaced)}"
+
+
+def seeding_calls(run: RunDirectory, scan: MetricsScan) -> Iterator[str]:
+    """Yield each seeding call of a run's script with its argument and place, and the number of those of libraries."""
+    if not any(key.kind == "seed" for key in scan.series):
+        return
+    script: Counter[str] = Counter()
+    libraries: Counter[str] = Counter()
+    more = 0
+    for line in (named.line for named in read(run) if isinstance(named.line, SeedLine)):
+        place = line.where or "an unknown place"
+        calls = libraries if "/" in place else script  # only files of libraries are named by their paths
+        text = f"{line.call}({line.argument}), at {place}"
+        if text in calls or len(calls) < MAX_CALLS:
+            calls[text] += 1
+        else:
+            more += 1
+    yield from (f"{call}{f' ({count:,} times)' if count > 1 else ''}" for call, count in script.items())
+    if libraries:
+        count = counted(sum(libraries.values()), "call")
+        yield f"{count} of libraries, first {next(iter(libraries))}"
+    if more:
+        yield f"{counted(more, 'call')} with further arguments or at further places"
 
 
 def _call(line: Raw) -> str:

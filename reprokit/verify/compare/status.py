@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from reprokit.difference import Difference, Role, Verdict, compared, group, information, missing
 from reprokit.model.run import FAILED, FINISHED, RunFile
+from reprokit.plan import REPLAY
 from reprokit.verify.compare.match import RunPair
 from reprokit.verify.read.normalization import TIMES
 
@@ -56,6 +58,26 @@ def times(runs: RunPair) -> Difference:
     started = information("started", left.started, right.started)
     duration = information("duration", seconds(left.duration), seconds(right.duration))
     return group("times", (started, duration), "shown, never compared")
+
+
+def date_problems(*runs: RunFile) -> Iterator[str]:
+    """Yield what cannot be of the dates of these runs: a clock was set meanwhile, or somebody changed them."""
+    for run in runs:
+        if run.started and run.ended and run.ended < run.started:
+            yield f"the {_kind(run)} {run.run_id[:8]} is dated {run.started} to {run.ended}: {_DATED}"
+    for replay in runs:
+        recordings = (run for run in runs if replay.replay_of is not None and replay.replay_of.run_id == run.run_id)
+        for recording in recordings:
+            end = recording.ended or recording.started
+            if replay.started and replay.started < end:
+                yield f"the replay is dated {replay.started}, before its recording ended at {end}: {_DATED}"
+
+
+_DATED = "a clock was set, or a date was changed"
+
+
+def _kind(run: RunFile) -> str:
+    return "replay" if run.kind == REPLAY else "run"
 
 
 def seconds(duration: float | None) -> str:

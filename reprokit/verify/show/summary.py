@@ -18,6 +18,7 @@ from reprokit.errors import RunDamaged, RunError
 from reprokit.findings import FindingsFile
 from reprokit.model.outputs import OutputsFile
 from reprokit.model.run import FAILED, FINISHED, NO_END, RunFile
+from reprokit.model.switches import SWITCHES, off_in
 from reprokit.rundir import ENTROPY, RunDirectory
 from reprokit.trails import Series, Trail
 from reprokit.verify.compare import console, script_variables, tracker_metrics
@@ -174,7 +175,12 @@ def not_covered(summary: RunSummary) -> Iterator[str]:
         yield f"the bytes of {run.profile.withheld} requests by cryptographic libraries, which are never written down"
     if run.profile is not None and not run.profile.sealed:
         yield "what a process that outlived the command asked for after the end"
-    yield from filter(None, [summary.unseen])
+    yield from filter(None, [run.outliving_in_words, summary.unseen])
+    yield from (
+        option.sentence
+        for option in off_in(run.switched_off)
+        if option.option != SWITCHES["supervisor"].option  # it is among what is uncovered
+    )
     lost = sum(process.lost for process in summary.scan.processes.values())
     if lost and not summary.in_progress:
         yield f"{lost} lines of metrics that could not be written"
