@@ -22,7 +22,7 @@ from reprokit.rundir import RunDirectory
 from reprokit.tolerance import QUANTITIES, Tolerances
 
 if TYPE_CHECKING:
-    from reprokit.verify.compare.ranks import RankAgreement
+    from reprokit.verify.compare.ranks import DeadRank, RankAgreement
     from reprokit.verify.ignores import Ignores
 
 
@@ -166,19 +166,33 @@ def _agreements(run: Path) -> list[RankAgreement]:
     return ranks.agreements(next(iter(named.values()), None) or RunDirectory(run), named or None)
 
 
+def _dead_ranks(run: Path) -> list[DeadRank]:
+    """Return the ranks of a run that died, which may be of several hosts."""
+    from reprokit.verify.compare import hosts, ranks
+    from reprokit.verify.read.normalization import Normalizations
+    from reprokit.verify.read.scan import scan
+
+    directories = map(RunDirectory, hosts.parts(run).values() or [run])
+    return [rank for part in directories for rank in ranks.dead_ranks(part, scan(part, Normalizations()))]
+
+
 def _show_ranks(run: Path, agreements: list[RankAgreement], reason: str, *, as_json: bool) -> None:
-    """Print how ranks agree; reason: why they were asked."""
+    """Print which ranks died and how the others agree; reason: why they were asked."""
     from reprokit.verify.compare.ranks import NO_RANKS
 
+    dead = _dead_ranks(run)
     states = {agreement.state.value for agreement in agreements}
-    if states.isdisjoint(["equal", "parted"]):
+    if not dead and states.isdisjoint(["equal", "parted"]):
         raise NothingComparable(f"{reason or f'{run}: '}{agreements[0].words if agreements else NO_RANKS}")
     document = {
         "run": str(run),
+        "dead": [{**to_builtins(rank), "words": rank.words} for rank in dead],
         "ranks": [{**to_builtins(agreement), "words": agreement.words} for agreement in agreements],
     }
-    with ending_with(EXIT_DIFFERENT if "parted" in states else EXIT_IDENTICAL):
+    with ending_with(EXIT_DIFFERENT if dead or "parted" in states else EXIT_IDENTICAL):
         if as_json:
             print_json(document)
+        for rank in () if as_json else dead:
+            click.echo(f"dead: {rank.words}")
         for agreement in () if as_json else agreements:
             click.echo(f"{agreement.state.value}: {agreement.words}")

@@ -48,6 +48,13 @@ def verdict_line(comparison: Comparison) -> str:
     return _verdict_words(comparison) + behind_verdict(comparison.ignores)
 
 
+def _both_failed(comparisons: Iterable[Comparison]) -> str:
+    """Return that both runs failed, and how, to stand behind the first word; empty if they did not."""
+    ends = [comparison.failures for comparison in comparisons]
+    both = [left if left == right else f"{left} and {right}" for left, right in ends if left and right]
+    return f", and both failed ({both[0]})" if both else ""
+
+
 def _verdict_words(comparison: Comparison) -> str:
     first = comparison.tree.first()
     if first is not None:
@@ -57,14 +64,16 @@ def _verdict_words(comparison: Comparison) -> str:
         return f"not-compared: {NOT_KNOWN}, first {shortened(sentence(not_compared))}"
     tolerated = comparison.tree.first_tolerated()
     if tolerated is not None:
-        return f"tolerated: {NOT_BITWISE}; first {shortened(sentence(tolerated))}{_but_for([comparison])}"
+        failed = _both_failed([comparison])
+        return f"tolerated{failed}: {NOT_BITWISE}; first {shortened(sentence(tolerated))}{_but_for([comparison])}"
     if comparison.shared is not None:
         return "identical: this is one run compared with itself, which proves nothing"
     causes = sum(1 for leaf in comparison.tree.leaves() if leaf.can_change_results)
     count = "one fact" if causes == 1 else f"{causes} facts"
     addition = f", although {count} could have changed it" if causes else ""
     but_for = _but_for([comparison])
-    return f"identical: {_compared(comparison) if but_for else EVERYTHING}, bit for bit{but_for}{addition}"
+    what = _compared(comparison) if but_for else EVERYTHING
+    return f"identical{_both_failed([comparison])}: {what}, bit for bit{but_for}{addition}"
 
 
 def hosts_line(result: HostsComparison) -> str:
@@ -76,7 +85,10 @@ def hosts_line(result: HostsComparison) -> str:
     if result.verdict is Verdict.IDENTICAL:
         but_for = _but_for(result.hosts.values())
         what = _compared(comparison) if but_for else EVERYTHING
-        return f"identical: on each of {len(result.hosts)} hosts {what}{but_for}{behind_verdict(result.ignores)}"
+        failed = _both_failed(result.hosts.values())
+        return (
+            f"identical{failed}: on each of {len(result.hosts)} hosts {what}{but_for}{behind_verdict(result.ignores)}"
+        )
     return verdict_line(comparison).replace(": ", f": host {name}: ", 1)
 
 
