@@ -31,6 +31,7 @@ from reprokit.verify.bookkeeping.recognition import Contexts
 from reprokit.verify.compare.declared_lines import DeclaredLines
 from reprokit.verify.compare.declared_outputs import DeclaredIgnores
 from reprokit.verify.compare.match import RunPair
+from reprokit.verify.compare.merged_console import compare_as_set, is_merged, ranks_below, texts_of, without_ranks
 from reprokit.verify.compare.printed_lines import (
     LINE_ENDS,
     LOOKED_AT,
@@ -48,6 +49,9 @@ from reprokit.verify.read.scan import natural, of_process
 NAME = "console"
 CUT = "only whole lines of the first and the last part are compared, as the rest was not kept"
 SHORTAGE = "as memory, disk or descriptors were short"
+THREADS_RACE = "the order of lines of several threads, which is a race, is not compared"
+MERGED = "it is what the ranks printed, merged by their launcher: each rank's own text is compared"
+RANKS_RACE = "the order in which the launcher merged the lines of its ranks, which is a race, is not compared"
 UNKNOWN = "not compared: of one run nothing could be kept of it"
 LONGEST = 160  # characters of a quoted line
 NOTHING_DECLARED = DeclaredIgnores()
@@ -65,6 +69,7 @@ class _PrintedStream:
     is_whole: bool
     has_all: bool  # whether all that the process printed is kept, to any stream
     left_out: tuple[PrintedLine, ...] = ()  # of which the user's rules leave nothing
+    is_merged: bool = False  # of several ranks, by their launcher
 
     @property
     def lines(self) -> list[PrintedLine]:
@@ -85,15 +90,22 @@ def compare(runs: RunPair) -> Difference:
         return group(NAME, (Difference("stdout and stderr", Verdict.NOT_RECORDED, detail=reason),))
     heads = console.heads(runs.directories[0]), console.heads(runs.directories[1])
     leaves = []
+    processes = {*runs.left.processes, *runs.right.processes, *heads[0], *heads[1]}
     for process in sorted({*heads[0], *heads[1]}, key=natural):
         file = next(of_run[process] for of_run in heads if process in of_run).file
         left, right = (
             _process_console(run, heads_of_run.get(process), file)
             for run, heads_of_run in zip(runs.directories, heads, strict=True)
         )
-        for stream in range(len(STREAMS)):
-            title = of_process(STREAMS[stream], process)
-            leaf = _stream_leaf(title, stream, left, right, runs.contexts, runs.declared)
+        ranks = ranks_below(process, processes)
+        for stream, name in enumerate(STREAMS):
+            printed = _printed_stream(left, stream), _printed_stream(right, stream)
+            if all(is_merged(ranks, of_run, stream) for of_run in heads):
+                texts = [
+                    texts_of(run, ranks, of_run, stream) for run, of_run in zip(runs.directories, heads, strict=True)
+                ]
+                printed = _merged(left, stream, texts[0]), _merged(right, stream, texts[1])
+            leaf = _stream_leaf(of_process(name, process), printed, runs.contexts, runs.declared)
             leaves += [] if leaf is None else [leaf]
     return group(NAME, tuple(leaves))
 
@@ -107,13 +119,10 @@ def _process_console(run: RunDirectory, head: ConsoleHead | None, file: str) -> 
 
 def _stream_leaf(
     title: str,
-    stream: int,
-    left: ProcessConsole,
-    right: ProcessConsole,
+    streams: tuple[_PrintedStream, _PrintedStream],
     contexts: Contexts,
     declared: DeclaredIgnores = NOTHING_DECLARED,
 ) -> Difference | None:
-    streams = _printed_stream(left, stream), _printed_stream(right, stream)
     if not declared.rules.console:
         return _leaf_of(title, *streams, contexts)
     filtered = DeclaredLines(declared, (line for side in streams for line in side.lines))
@@ -134,7 +143,7 @@ def _filtered(stream: _PrintedStream, filtered: DeclaredLines) -> _PrintedStream
 
 def _ignored_lines(left: _PrintedStream, right: _PrintedStream, contexts: Contexts) -> Counter[str]:
     """Return how many lines differ only in what each of the user's rules leaves out, up to the first difference."""
-    whole = _compare_streams(left, right, contexts)
+    whole, _ = _compare_in_any_order(left, right, contexts)
     comparisons = [whole]
     if whole.first is not None and _same_by_thread(left, right, contexts):
         comparisons = [compare_lines(left.threads[name], right.threads[name], contexts) for name in left.threads]
@@ -158,20 +167,19 @@ def _leaf_of(
 ) -> Difference | None:
     cut_note = "" if left_stream.is_whole and right_stream.is_whole else CUT
     if not left_stream.lines and not right_stream.lines:
-        detail = "; ".join(filter(None, (_ignored_words(0, max(left_stream.bars, right_stream.bars)), cut_note)))
+        merged = MERGED if left_stream.is_merged else ""
+        bars = _ignored_words(0, max(left_stream.bars, right_stream.bars))
+        detail = "; ".join(filter(None, (bars, cut_note, merged)))
         return Difference(title, Verdict.NOT_RECORDED, detail=detail) if detail else None
     if not left_stream.lines or not right_stream.lines:
         without_lines = right_stream if left_stream.lines else left_stream
         if not without_lines.has_all:
             return Difference(title, Verdict.NOT_RECORDED, str(left_stream), str(right_stream), UNKNOWN)
         return missing(title, str(left_stream), str(right_stream))
-    comparison = _compare_streams(left_stream, right_stream, contexts)
-    is_race = comparison.first is not None and _same_by_thread(left_stream, right_stream, contexts)
-    if comparison.first is not None and not is_race:
+    comparison, race = _compare_in_any_order(left_stream, right_stream, contexts)
+    if comparison.first is not None and not race:
         return _different(title, left_stream, right_stream, comparison.first, comparison.look_alike)
-    details = [_ignored_words(comparison.line_ends, max(left_stream.bars, right_stream.bars)), cut_note]
-    if is_race:
-        details.append("the order of lines of several threads, which is a race, is not compared")
+    details = [_ignored_words(comparison.line_ends, max(left_stream.bars, right_stream.bars)), cut_note, race]
     has_results = tells_results(left_stream.lines, contexts[0])
     if not has_results:
         details.append("nothing but times and the like")
@@ -187,6 +195,15 @@ def _bookkeeping(title: str, comparison: LinesComparison) -> Iterator[Difference
     for line, value in comparison.values[:MOST_NAMED]:
         yield bookkeeping(f"{title}: {_place(line)}", value.left, value.right, value.kind)
     yield from more_bookkeeping(title, Counter(value.kind for _, value in comparison.values[MOST_NAMED:]))
+
+
+def _merged(process: ProcessConsole, stream: int, texts: list[bytes]) -> _PrintedStream:
+    """Return what a launcher printed beside the texts of its ranks; all of it if those are not known."""
+    printed = replace(_printed_stream(process, stream), is_merged=True)
+    if not (texts and printed.is_whole):
+        return printed
+    lines = without_ranks(printed.lines, console.text([*process.first, *process.last], stream), texts)
+    return replace(printed, first=lines, last=[], threads={}, bars=0)
 
 
 def _printed_stream(process: ProcessConsole, stream: int) -> _PrintedStream:
@@ -218,6 +235,21 @@ def _compare_streams(left: _PrintedStream, right: _PrintedStream, contexts: Cont
         last_comparison = compare_lines(left.last[-count:], right.last[-count:], contexts)
         return comparison + last_comparison
     return comparison
+
+
+def _compare_in_any_order(
+    left: _PrintedStream, right: _PrintedStream, contexts: Contexts
+) -> tuple[LinesComparison, str]:
+    """Compare two streams; return also which race explains that their order differs, in words, or nothing."""
+    comparison = _compare_streams(left, right, contexts)
+    if comparison.first is None:
+        return comparison, ""
+    if _same_by_thread(left, right, contexts):
+        return comparison, THREADS_RACE
+    if left.is_merged and left.is_whole and right.is_whole:
+        as_set = compare_as_set(left.lines, right.lines, contexts)
+        return (as_set, RANKS_RACE) if as_set.first is None else (as_set, "")
+    return comparison, ""
 
 
 def _same_by_thread(left: _PrintedStream, right: _PrintedStream, contexts: Contexts) -> bool:
