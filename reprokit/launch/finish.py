@@ -20,6 +20,7 @@ from reprokit.launch.host import EnvironmentCollector
 from reprokit.launch.messages import say, warn
 from reprokit.launch.process import Child, ExitStatus
 from reprokit.model import states
+from reprokit.model.agent_warning import by_cause
 from reprokit.model.outputs import OutputsFile
 from reprokit.model.run import FINISHED, Fidelity, ProcessKilled, ReplayOf, RunFile, SignalSent
 from reprokit.model.states import Uncovered
@@ -217,7 +218,7 @@ class Finish:
         self._run.agent = states.LOADED if facts.loaded else self._absent_agent()
         unavailable = facts.captures_unavailable.items()
         self._run.captures_unavailable = [msgspec.structs.replace(each, processes=count) for each, count in unavailable]
-        for warning in facts.warnings:
+        for warning in by_cause(facts.warnings):
             if not warning.said:
                 self._show(f"the agent: {warning.text}")
         if self._plan.mode == RUN and self._plan.capture is not None and not facts.loaded:

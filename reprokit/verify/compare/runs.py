@@ -11,6 +11,7 @@ from reprokit import entropy as entropy_profile
 from reprokit import state_files
 from reprokit.difference import SIDES, Difference, Exclusion, IgnoredThing, Role, Side, Verdict, group, overall
 from reprokit.errors import NothingComparable, RunInProgress
+from reprokit.model.agent_warning import by_cause
 from reprokit.model.run import NO_END, RunFile
 from reprokit.model.states import Loading
 from reprokit.plan import REPLAY
@@ -297,7 +298,8 @@ def _limits(runs: RunPair, tree: Difference) -> Iterator[str]:
 
 def _agent_warnings(runs: RunPair) -> Iterator[str]:
     """Yield what the agents of either run warn of, each thing once."""
-    sides = [{warning.about: warning for warning in scan.warnings} for scan in (runs.left, runs.right)]
+    causes = (by_cause(scan.warnings) for scan in (runs.left, runs.right))
+    sides = [{warning.code or warning.text: warning for warning in warnings} for warnings in causes]
     for about, warning in {**sides[1], **sides[0]}.items():
         whose = "both runs' agents warn" if about in sides[0] and about in sides[1] else ""
         whose = whose or f"the {'left' if about in sides[0] else 'right'} run's agent warns"

@@ -16,6 +16,7 @@ import msgspec
 from reprokit import entropy, findings, trails
 from reprokit.errors import RunDamaged, RunError
 from reprokit.findings import FindingsFile
+from reprokit.model.agent_warning import by_cause
 from reprokit.model.outputs import OutputsFile
 from reprokit.model.run import FAILED, FINISHED, NO_END, RunFile
 from reprokit.rundir import ENTROPY, RunDirectory
@@ -214,7 +215,7 @@ def _uncovered(summary: RunSummary) -> Iterator[str]:
 def warnings(summary: RunSummary) -> list[str]:
     """Return the warnings of launcher and agent, each once."""
     texts = list(dict.fromkeys([*summary.run.warnings, *summary.problems, *_damage_warnings(summary)]))
-    return texts + [f"the agent: {warning.text}" for warning in summary.scan.warnings if warning.text]
+    return texts + [f"the agent: {warning.text}" for warning in by_cause(summary.scan.warnings) if warning.text]
 
 
 def _damage_warnings(summary: RunSummary) -> Iterator[str]:
