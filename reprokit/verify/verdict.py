@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from reprokit.difference import BookkeepingKind, Difference, Verdict
@@ -108,10 +108,22 @@ def files_line(tree: Difference) -> str:
 def _but_for(comparisons: Iterable[Comparison]) -> str:
     """Return the bookkeeping that differs; empty if there is none."""
     counts: Counter[BookkeepingKind] = Counter()
+    lines: list[Difference] = []  # that lead to printed lines
     for comparison in comparisons:
         counts.update(comparison.tree.bookkeeping())
+        lines += [leaf for leaf in comparison.tree.leaves() if "printed_lines" in leaf.figures]
     number = sum(counts.values())
-    return f"; {counted_bookkeeping(counts)} differ{'s' if number == 1 else ''} (listed)" if number else ""
+    if not number:
+        return ""
+    return f"; {counted_bookkeeping(counts)} differ{'s' if number == 1 else ''} (listed){_in_printed_lines(lines)}"
+
+
+def _in_printed_lines(leaves: Sequence[Difference]) -> str:
+    """Return in how many printed lines bookkeeping was left out, with the first of them."""
+    if not leaves:
+        return ""
+    count = sum(leaf.figures["printed_lines"] for leaf in leaves)
+    return f", left out of {count} printed line{'' if count == 1 else 's'}, first {leaves[0].figures['first_line']}"
 
 
 def _compared(comparison: Comparison) -> str:

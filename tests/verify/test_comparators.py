@@ -735,3 +735,34 @@ class TestConsole:
         comparison = compared(pair)
         assert comparison.identical
         assert "of the right run nothing was kept of what it printed" in comparison.notes[0]
+
+
+class TestPrintedTimes:
+    @pytest.fixture
+    def timed(self, pair: Pair) -> Pair:
+        for run, text in zip(pair, (b"took 3 s\nloss 0.5, 1 s\n", b"took 4 s\n\nloss 0.5, 2 s\n"), strict=True):
+            run.printed["0"] = [PrintedPiece(0, "m", b"step time 3 s, loss 0.75\n" + text)]
+        return pair
+
+    def test_the_verdict_says_of_how_many_lines_they_are_left_out_and_shows_the_first(
+        self, timed: Pair, compared: Compare
+    ) -> None:
+        line = verdict_line(compared(timed))
+        assert line.startswith("identical: ")
+        assert line.endswith("; 2 durations differ (listed), left out of 2 printed lines, first 'took 3 s'")
+
+    def test_a_strict_comparison_leaves_nothing_out(self, timed: Pair) -> None:
+        from reprokit.verify.compare.runs import compare
+
+        first = compare(timed[0].write(), timed[1].write(), strict_console=True).tree.first()
+        assert first is not None
+        assert first.detail == "stdout: line 2 is 'took 3 s' in the left run and 'took 4 s' in the right one"
+
+    def test_a_strict_comparison_sees_blank_lines(self, pair: Pair) -> None:
+        from reprokit.verify.compare.runs import compare
+
+        for run, text in zip(pair, (b"loss 0.5\n", b"loss 0.5 \n\n"), strict=True):
+            run.printed["0"] = [PrintedPiece(0, "m", text)]
+        paths = [run.write() for run in pair]
+        assert compare(*paths).identical
+        assert not compare(*paths, strict_console=True).identical

@@ -39,6 +39,7 @@ from reprokit.verify.compare.printed_lines import (
     LookAlike,
     PrintedLine,
     compare_lines,
+    exact_lines,
     ignored_by,
     printed_lines,
     tells_results,
@@ -88,6 +89,7 @@ def compare(runs: RunPair) -> Difference:
         side = "right" if keeps_console[0] else "left"
         reason = f"not compared: of the {side} run nothing was kept of what it printed"
         return group(NAME, (Difference("stdout and stderr", Verdict.NOT_RECORDED, detail=reason),))
+    contexts = None if runs.strict_console else runs.contexts
     heads = console.heads(runs.directories[0]), console.heads(runs.directories[1])
     leaves = []
     processes = {*runs.left.processes, *runs.right.processes, *heads[0], *heads[1]}
@@ -99,13 +101,14 @@ def compare(runs: RunPair) -> Difference:
         )
         ranks = ranks_below(process, processes)
         for stream, name in enumerate(STREAMS):
-            printed = _printed_stream(left, stream), _printed_stream(right, stream)
+            exactly = runs.strict_console
+            printed = _printed_stream(left, stream, exactly), _printed_stream(right, stream, exactly)
             if all(is_merged(ranks, of_run, stream) for of_run in heads):
                 texts = [
                     texts_of(run, ranks, of_run, stream) for run, of_run in zip(runs.directories, heads, strict=True)
                 ]
-                printed = _merged(left, stream, texts[0]), _merged(right, stream, texts[1])
-            leaf = _stream_leaf(of_process(name, process), printed, runs.contexts, runs.declared)
+                printed = _merged(printed[0], left, stream, texts[0]), _merged(printed[1], right, stream, texts[1])
+            leaf = _stream_leaf(of_process(name, process), printed, contexts, runs.declared)
             leaves += [] if leaf is None else [leaf]
     return group(NAME, tuple(leaves))
 
@@ -120,7 +123,7 @@ def _process_console(run: RunDirectory, head: ConsoleHead | None, file: str) -> 
 def _stream_leaf(
     title: str,
     streams: tuple[_PrintedStream, _PrintedStream],
-    contexts: Contexts,
+    contexts: Contexts | None,
     declared: DeclaredIgnores = NOTHING_DECLARED,
 ) -> Difference | None:
     if not declared.rules.console:
@@ -141,7 +144,7 @@ def _filtered(stream: _PrintedStream, filtered: DeclaredLines) -> _PrintedStream
     )
 
 
-def _ignored_lines(left: _PrintedStream, right: _PrintedStream, contexts: Contexts) -> Counter[str]:
+def _ignored_lines(left: _PrintedStream, right: _PrintedStream, contexts: Contexts | None) -> Counter[str]:
     """Return how many lines differ only in what each of the user's rules leaves out, up to the first difference."""
     whole, _ = _compare_in_any_order(left, right, contexts)
     comparisons = [whole]
@@ -163,7 +166,7 @@ def _with_ignored(title: str, leaf: Difference | None, counts: Counter[str]) -> 
 
 
 def _leaf_of(
-    title: str, left_stream: _PrintedStream, right_stream: _PrintedStream, contexts: Contexts
+    title: str, left_stream: _PrintedStream, right_stream: _PrintedStream, contexts: Contexts | None
 ) -> Difference | None:
     cut_note = "" if left_stream.is_whole and right_stream.is_whole else CUT
     if not left_stream.lines and not right_stream.lines:
@@ -180,7 +183,7 @@ def _leaf_of(
     if comparison.first is not None and not race:
         return _different(title, left_stream, right_stream, comparison.first, comparison.look_alike)
     details = [_ignored_words(comparison.line_ends, max(left_stream.bars, right_stream.bars)), cut_note, race]
-    has_results = tells_results(left_stream.lines, contexts[0])
+    has_results = contexts is None or tells_results(left_stream.lines, contexts[0])
     if not has_results:
         details.append("nothing but times and the like")
     verdict = Verdict.IDENTICAL if has_results else Verdict.NOT_RECORDED
@@ -192,24 +195,35 @@ def _leaf_of(
 
 def _bookkeeping(title: str, comparison: LinesComparison) -> Iterator[Difference]:
     """Yield the bookkeeping that differs in the lines; beyond the first values only numbers of them."""
+    lines = {id(line): line for line, _ in comparison.values}
+    figures: dict[str, int | str] = {
+        "printed_lines": len(lines),
+        "first_line": _quoted(next(iter(lines.values()))),
+    }
     for line, value in comparison.values[:MOST_NAMED]:
-        yield bookkeeping(f"{title}: {_place(line)}", value.left, value.right, value.kind)
+        leaf = bookkeeping(f"{title}: {_place(line)}", value.left, value.right, value.kind)
+        yield replace(leaf, figures=figures)
+        figures = {}
     yield from more_bookkeeping(title, Counter(value.kind for _, value in comparison.values[MOST_NAMED:]))
 
 
-def _merged(process: ProcessConsole, stream: int, texts: list[bytes]) -> _PrintedStream:
+def _merged(printed: _PrintedStream, process: ProcessConsole, stream: int, texts: list[bytes]) -> _PrintedStream:
     """Return what a launcher printed beside the texts of its ranks; all of it if those are not known."""
-    printed = replace(_printed_stream(process, stream), is_merged=True)
     if not (texts and printed.is_whole):
-        return printed
+        return replace(printed, is_merged=True)
     lines = without_ranks(printed.lines, console.text([*process.first, *process.last], stream), texts)
-    return replace(printed, first=lines, last=[], threads={}, bars=0)
+    return replace(printed, first=lines, last=[], threads={}, bars=0, is_merged=True)
 
 
-def _printed_stream(process: ProcessConsole, stream: int) -> _PrintedStream:
-    first, bars = printed_lines(console.text(process.first, stream))
+def _printed_stream(process: ProcessConsole, stream: int, exactly: bool = False) -> _PrintedStream:
+    """Return the lines of a stream; without exactness, blank ones and progress bars under way are left out."""
+
+    def lines_of(data: bytes) -> tuple[list[PrintedLine], int]:
+        return (exact_lines(data), 0) if exactly else printed_lines(data)
+
+    first, bars = lines_of(console.text(process.first, stream))
     last_text = console.text(process.last, stream)
-    last, more_bars = printed_lines(last_text)
+    last, more_bars = lines_of(last_text)
     if process.dropped:  # the lines next to the dropped part are incomplete
         end = last_text.count(b"\n") + (not last_text.endswith(b"\n")) + 1
         first, last = first[:-1], [replace(line, number=line.number - end) for line in last[1:]]
@@ -217,14 +231,14 @@ def _printed_stream(process: ProcessConsole, stream: int) -> _PrintedStream:
     names = sorted({piece.thread for piece in pieces})
     by_thread = {name: [piece for piece in pieces if piece.thread == name] for name in names}
     threads = {
-        name: printed_lines(console.text(thread_pieces, stream))[0]
+        name: lines_of(console.text(thread_pieces, stream))[0]
         for name, thread_pieces in by_thread.items()
         if len(names) > 1
     }
     return _PrintedStream(first, last, bars + more_bars, threads, process.is_whole or not pieces, process.is_whole)
 
 
-def _compare_streams(left: _PrintedStream, right: _PrintedStream, contexts: Contexts) -> LinesComparison:
+def _compare_streams(left: _PrintedStream, right: _PrintedStream, contexts: Contexts | None) -> LinesComparison:
     """Compare all lines; of streams that were cut, the first and the last lines that both have."""
     if left.is_whole and right.is_whole:
         return compare_lines(left.lines, right.lines, contexts)
@@ -238,7 +252,7 @@ def _compare_streams(left: _PrintedStream, right: _PrintedStream, contexts: Cont
 
 
 def _compare_in_any_order(
-    left: _PrintedStream, right: _PrintedStream, contexts: Contexts
+    left: _PrintedStream, right: _PrintedStream, contexts: Contexts | None
 ) -> tuple[LinesComparison, str]:
     """Compare two streams; return also which race explains that their order differs, in words, or nothing."""
     comparison = _compare_streams(left, right, contexts)
@@ -252,7 +266,7 @@ def _compare_in_any_order(
     return comparison, ""
 
 
-def _same_by_thread(left: _PrintedStream, right: _PrintedStream, contexts: Contexts) -> bool:
+def _same_by_thread(left: _PrintedStream, right: _PrintedStream, contexts: Contexts | None) -> bool:
     if not left.threads or left.threads.keys() != right.threads.keys() or not (left.is_whole and right.is_whole):
         return False
     pairs = ((left.threads[name], right.threads[name]) for name in left.threads)

@@ -53,7 +53,9 @@ def _characters(texts: Iterable[bytes]) -> Counter[int]:
     return sum((Counter(text.replace(b"\r", b"")) for text in texts), Counter[int]())
 
 
-def compare_as_set(left: Sequence[PrintedLine], right: Sequence[PrintedLine], contexts: Contexts) -> LinesComparison:
+def compare_as_set(
+    left: Sequence[PrintedLine], right: Sequence[PrintedLine], contexts: Contexts | None
+) -> LinesComparison:
     """Compare lines in any order: equal ones first, then the others in the order of the words around their numbers."""
     common = Counter(line.text for line in left) & Counter(line.text for line in right)
     others = (sorted(_others(side, common), key=lambda line: _DIGITS.sub("#", line.text)) for side in (left, right))

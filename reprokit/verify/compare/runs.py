@@ -130,7 +130,12 @@ def require_whole(path: Path) -> None:
 
 
 def compare(
-    left_path: Path, right_path: Path, *, tolerances: Tolerances | None = None, ignores: Ignores | None = None
+    left_path: Path,
+    right_path: Path,
+    *,
+    tolerances: Tolerances | None = None,
+    ignores: Ignores | None = None,
+    strict_console: bool = False,
 ) -> Comparison:
     """Compare two finished runs; raise a RunError or NothingComparable if that is impossible."""
     left, right = RunDirectory(left_path), RunDirectory(right_path)
@@ -139,7 +144,7 @@ def compare(
     for run in (left, right):
         integrity.check(run)
     ignores = ignores or Ignores()
-    runs = match(left, right, tolerances or Tolerances(), DeclaredIgnores(ignores))
+    runs = match(left, right, tolerances or Tolerances(), DeclaredIgnores(ignores), strict_console=strict_console)
     tracker_categories = tracker_metrics.compare(runs)
     outputs_category, console_category = outputs.compare(runs), console.compare(runs)
     runs.declared.require_obeyed()
