@@ -16,14 +16,15 @@
 
 #include "hooks.h"
 
-#define SMALL   8192 /* bytes of a new file: most processes print little */
-#define LARGEST (RK_CONSOLE_HEAD + RK_CONSOLE_FIRST + 2 * RK_CONSOLE_LAST)
-#define PIECE   (1u << 20) /* bytes of a record */
-#define TRIES   10000      /* attempts to find an unused name for a repeated identity */
-#define PUTTING 0x800      /* _IO_CURRENTLY_PUTTING of glibc: stdio was asked to print */
-#define KCMP    0          /* KCMP_FILE of linux/kcmp.h */
-#define NOTHING 3
-#define NO_FILE -1
+#define SMALL     8192 /* bytes of a new file: most processes print little */
+#define LARGEST   (RK_CONSOLE_HEAD + RK_CONSOLE_FIRST + 2 * RK_CONSOLE_LAST)
+#define PIECE     (1u << 20) /* bytes of a record */
+#define TRIES     10000      /* attempts to find an unused name for a repeated identity */
+#define PUTTING   0x800      /* _IO_CURRENTLY_PUTTING of glibc: stdio was asked to print */
+#define KCMP      0          /* KCMP_FILE of linux/kcmp.h */
+#define NOTHING   9
+#define FORWARDED 2 /* added to a stream: the text of a rank, which its launcher prints */
+#define NO_FILE   -1
 
 _Static_assert(sizeof(struct rk_console) == 376, "the layout of a console file's head");
 _Static_assert(offsetof(struct rk_console, pid) == offsetof(struct rk_file, pid), "the broker looks at either");
@@ -37,6 +38,13 @@ static bool is_inherited_from_command(int fd, int own, const struct stat *status
     return order <= 0; /* the same, or nobody can tell */
 }
 
+/* Returns whether this process is a rank and the descriptor leads to its launcher, which merges the ranks' text. */
+static bool is_forwarded(const struct stat *status) {
+    bool is_rank = strncmp(rk_identity, "rank", 4) == 0 && !strchr(rk_identity, '/');
+    bool is_null = S_ISCHR(status->st_mode) && status->st_rdev == makedev(1, 3);
+    return is_rank && !is_null && !S_ISREG(status->st_mode);
+}
+
 /* Returns the stream of a descriptor: 0 or 1, or NO_FILE. If both are the same file, the descriptor's number decides.
  */
 static int stream_of(int fd) {
@@ -48,10 +56,10 @@ static int stream_of(int fd) {
         if (rk_plan.prints >> stream & 1 && is_same && is_inherited_from_command(fd, stream + 1, &status))
             return stream;
     }
-    return NO_FILE;
+    return is_forwarded(&status) ? fd - 1 + FORWARDED : NO_FILE;
 }
 
-uint8_t rk_printing[2]; /* by descriptor: 0 if unknown, NOTHING, or 1 + its stream */
+uint8_t rk_printing[2]; /* by descriptor: 0 if unknown, NOTHING, or 1 + its stream, FORWARDED or not */
 
 /* Returns the cached stream. A vfork child shares its parent's memory but not its descriptors, so it writes no cache.
  */
@@ -235,7 +243,8 @@ static struct rk_console *own_console(uint64_t size) {
 
 static void store(struct rk_console *console, int stream, const uint8_t *bytes, size_t size) {
     const char *thread = rk_thread.generation == rk_generation ? rk_thread.identity : "?";
-    struct rk_console_record record = {.stream = (uint8_t)stream, .thread = (uint8_t)strlen(thread)};
+    if (stream & FORWARDED) __atomic_or_fetch(&console->unseen, RK_CONSOLE_FORWARDED << (stream & 1), __ATOMIC_RELAXED);
+    struct rk_console_record record = {.stream = (uint8_t)(stream & 1), .thread = (uint8_t)strlen(thread)};
     for (size_t piece; size > 0; bytes += piece, size -= piece) {
         piece = size < PIECE ? size : PIECE;
         record.size = (uint32_t)piece;
@@ -284,12 +293,14 @@ RK_EXPORT ssize_t writev(int fd, const struct iovec *parts, int count) {
 
 static int stdio_before_fork; /* bits by stream, inherited: a forked child has its parent's stdio state */
 
+static bool is_of_command(int stream) { return stream == 0 || stream == 1; }
+
 static int streams_of_stdio(void) {
     FILE *const streams[] = {stdout, stderr};
     int streams_found = 0;
     for (int stream = 0; stream < 2; stream++) {
         int fd = streams[stream] ? streams[stream]->_fileno : -1;
-        if (fd == stream + 1 && streams[stream]->_flags & PUTTING && stream_of(fd) != NO_FILE)
+        if (fd == stream + 1 && streams[stream]->_flags & PUTTING && is_of_command(stream_of(fd)))
             streams_found |= 1 << stream;
     }
     return streams_found;

@@ -90,7 +90,8 @@ int pidfd_open(pid_t pid, unsigned flags);
     X(stat) X(stat64) X(lstat) X(lstat64) X(fstatat) X(fstatat64) X(statx) X(__xstat) X(__xstat64) X(__lxstat) \
     X(__lxstat64) X(__fxstat) X(__fxstat64) X(__fxstatat) X(__fxstatat64) \
     \
-    X(kill) X(killpg) X(sigqueue) X(getpgid) X(setpgid) X(getsid) X(tcsetpgrp) X(waitpid) X(wait4) X(waitid) \
+    X(kill) X(killpg) X(sigqueue) X(getpgid) X(setpgid) X(getsid) X(tcsetpgrp) X(wait) X(wait3) \
+    X(waitpid) X(wait4) X(waitid) \
     X(sched_setaffinity) X(sched_getaffinity) X(sched_setscheduler) X(sched_getscheduler) \
     X(sched_setparam) X(sched_getparam) X(sched_rr_get_interval) X(setpriority) X(getpriority) \
     X(prlimit) X(prlimit64) X(process_vm_readv) X(process_vm_writev) X(ptrace) X(timer_create) \

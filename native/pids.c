@@ -203,11 +203,6 @@ TAKES(pid_t, getpgid, (pid_t pid), rk_real_pid(pid))
 TAKES(int, setpgid, (pid_t pid, pid_t group), rk_real_pid(pid), rk_real_pid(group))
 TAKES(pid_t, getsid, (pid_t pid), rk_real_pid(pid))
 TAKES(int, tcsetpgrp, (int fd, pid_t group), fd, rk_real_pid(group))
-TAKES(pid_t, waitpid, (pid_t pid, int *status, int options), rk_real_pid(pid), status, options)
-TAKES(pid_t, wait4, (pid_t pid, int *status, int options, struct rusage *usage), rk_real_pid(pid), status, options,
-      usage)
-TAKES(int, waitid, (idtype_t type, id_t id, siginfo_t *info, int options), type,
-      type == P_PID || type == P_PGID ? (id_t)rk_real_pid((pid_t)id) : id, info, options)
 TAKES(int, sched_setaffinity, (pid_t pid, size_t size, const cpu_set_t *set), rk_real_pid(pid), size, set)
 TAKES(int, sched_getaffinity, (pid_t pid, size_t size, cpu_set_t *set), rk_real_pid(pid), size, set)
 TAKES(int, sched_setscheduler, (pid_t pid, int policy, const struct sched_param *to), rk_real_pid(pid), policy, to)
@@ -280,6 +275,42 @@ RK_EXPORT int tgkill(pid_t pid, pid_t thread, int number) {
 }
 RK_EXPORT int pidfd_open(pid_t pid, unsigned flags) {
     return (int)RK_REAL(syscall)(RK_SYS_PIDFD_OPEN, rk_real_pid(pid), flags);
+}
+
+/* ---- children that were killed -----------------------------------------------------------------------------------
+ *
+ * Only its parent learns from the kernel that a process was killed by itself, by the system or from outside. */
+
+static void record_killed(pid_t child, int number) {
+    if (!rk_active()) return;
+    char line[48] = "";
+    size_t n = rk_append_number(line, sizeof(line), 0, (uint64_t)number);
+    n = rk_append(line, sizeof(line), n, " ");
+    n = rk_append_number(line, sizeof(line), n, (uint64_t)child);
+    n = rk_append(line, sizeof(line), n, "\n");
+    rk_append_line("/killed", line, n);
+}
+
+/* Defines a function that returns a child and its status. A caller that wants no status passes NULL. */
+#define WAITS_FOR(name, parameters, ...)                                                     \
+    RK_EXPORT pid_t name parameters {                                                        \
+        int own_status = 0, *at = status ? status : &own_status;                             \
+        pid_t child = RK_REAL(name)(__VA_ARGS__);                                            \
+        if (RK_UNLIKELY(child > 0 && WIFSIGNALED(*at))) record_killed(child, WTERMSIG(*at)); \
+        return child;                                                                        \
+    }
+WAITS_FOR(wait, (int *status), at)
+WAITS_FOR(wait3, (int *status, int options, struct rusage *usage), at, options, usage)
+WAITS_FOR(waitpid, (pid_t pid, int *status, int options), rk_real_pid(pid), at, options)
+WAITS_FOR(wait4, (pid_t pid, int *status, int options, struct rusage *usage), rk_real_pid(pid), at, options, usage)
+
+RK_EXPORT int waitid(idtype_t type, id_t id, siginfo_t *info, int options) {
+    siginfo_t own_info = {0}, *at = info ? info : &own_info;
+    id_t real = type == P_PID || type == P_PGID ? (id_t)rk_real_pid((pid_t)id) : id;
+    int result = RK_REAL(waitid)(type, real, at, options);
+    if (result == 0 && at->si_signo == SIGCHLD && (at->si_code == CLD_KILLED || at->si_code == CLD_DUMPED))
+        record_killed(at->si_pid, at->si_status);
+    return result;
 }
 
 RK_EXPORT long ptrace(enum __ptrace_request request, ...) {

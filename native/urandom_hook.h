@@ -265,18 +265,20 @@ enum rk_tag {
 /* REPROKIT_RUN/console/IDENTITYHASH-INCARNATION.console: what a process printed. RK_CONSOLE_HEAD bytes of head, then
  * three areas: one of RK_CONSOLE_FIRST bytes, and two of RK_CONSOLE_LAST, which are written in turn. In an area records
  * follow each other: rk_console_record, the thread's identity, the bytes. */
-#define RK_CONSOLE_FORMAT 1
-#define RK_CONSOLE_HEAD   4096
-#define RK_CONSOLE_FIRST  8384512
-#define RK_CONSOLE_LAST   4194304
+#define RK_CONSOLE_FORMAT    1
+#define RK_CONSOLE_HEAD      4096
+#define RK_CONSOLE_FIRST     8384512
+#define RK_CONSOLE_LAST      4194304
+#define RK_CONSOLE_FORWARDED 4 /* shifted by the stream: its text went to the launcher of this rank, which prints it \
+                                */
 struct rk_console_area {
     uint64_t number; /* areas that were started before this one */
     uint64_t used;   /* bytes of its records */
 };
 struct rk_console {
-    char magic[8];        /* "RKCONSOL" */
-    uint32_t format;      /* RK_CONSOLE_FORMAT */
-    uint32_t unseen;      /* bits as of rk_plan.prints: C's stdio printed there, which is not stored */
+    char magic[8];   /* "RKCONSOL" */
+    uint32_t format; /* RK_CONSOLE_FORMAT */
+    uint32_t unseen; /* bits as of rk_plan.prints: C's stdio printed there, which is not stored; RK_CONSOLE_FORWARDED */
     uint64_t current;     /* number of the area that is written */
     uint32_t pid;         /* to tell process ids that are printed */
     uint32_t incarnation; /* as of an entropy file */

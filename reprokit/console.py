@@ -46,7 +46,7 @@ class ConsoleHead(msgspec.Struct, frozen=True):
     identity: bytes  # of the process, NUL-padded
     incarnation: int
     pid: int
-    unseen: int  # bits by stream: C's stdio printed there, which is not kept
+    unseen: int  # bits by stream: C's stdio printed there, which is not kept; above them what forwards() returns
     areas: list[tuple[int, int]]  # numbers and bytes
     dropped: int
     lost: int
@@ -58,6 +58,10 @@ class ConsoleHead(msgspec.Struct, frozen=True):
         """The identity; "0 (start 2)" for a second incarnation."""
         name = self.identity.partition(b"\0")[0].decode("utf-8", "replace")
         return name if self.incarnation == 0 else f"{name} (start {self.incarnation + 1})"
+
+    def forwards(self, stream: int) -> bool:
+        """Return whether this is a rank whose text went to its launcher, which prints it."""
+        return bool(self.unseen >> (stream + len(STREAMS)) & 1)
 
 
 class ProcessConsole(msgspec.Struct, frozen=True):

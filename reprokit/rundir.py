@@ -74,6 +74,7 @@ HOSTS = "hosts"  # of a run of several hosts, which has no files of its own: the
 OVER = "over"  # in ENTROPY, once no process of the run is left: what starts later is no part of it
 STOPPED = "stopped"
 SIGNALS = "signals"
+KILLED = "killed"
 BUNDLED_DIRECTORY: Final = "/working-directory"  # which stands in bundles for the working directory of a run
 RESERVE = "reserve"  # room on the disk for what is written at the end
 
@@ -99,6 +100,7 @@ FILES = frozenset(
         DIVERGENCE,
         STOPPED,
         SIGNALS,
+        KILLED,
         RESERVE,
     }
 )

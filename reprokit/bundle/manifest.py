@@ -22,9 +22,9 @@ HEADER, TENSORS = "snapshot.json", "tensors.safetensors"  # files of a snapshot
 JSON = (rundir.RUN, rundir.ENVIRONMENT, rundir.OUTPUTS, *WHOLE)
 
 # Needed only while the run goes on, or summarized by packed files: pending in metrics.jsonl, profile in findings.json,
-# signals in run.json, objects and pipes in environment.json, what single processes read in read.paths. Also tensors,
-# which are large and may reveal the data: a replay of a bundle with entropy can save them again; and files of the user
-# that were there before the run.
+# signals and killed in run.json, objects and pipes in environment.json, what single processes read in read.paths. Also
+# tensors, which are large and may reveal the data: a replay of a bundle with entropy can save them again; and files of
+# the user that were there before the run.
 NEVER = (
     rundir.AGENT_PLAN,
     rundir.SHIM_PLAN,
@@ -35,6 +35,7 @@ NEVER = (
     rundir.TURNS,
     rundir.RESERVE,
     rundir.SIGNALS,
+    rundir.KILLED,
     rundir.READ_BY,
     rundir.FOUND_LIST,
     rundir.FOUND,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +23,8 @@ from reprokit.rundir import RunDirectory
 from reprokit.tolerance import QUANTITIES, Tolerances
 
 if TYPE_CHECKING:
-    from reprokit.verify.compare.ranks import RankAgreement
+    from reprokit.verify.compare.hosts import HostsComparison
+    from reprokit.verify.compare.ranks import DeadRank, RankAgreement
     from reprokit.verify.ignores import Ignores
 
 
@@ -41,6 +43,7 @@ EXIT_STATUS = {
     "--ranks", "Compare the ranks of RUN1 with each other instead, whether or not a replay is here.", "of_ranks"
 )
 @options.flag("--all", "Show everything that was compared, tensor by tensor.", "every_leaf")
+@options.flag("--strict-console", "Compare printed lines as they are: times, ids, blank lines, progress bars.")
 @options.json_option("Print the comparison as one JSON document.")
 @options.ADVISING
 @options.REVEAL
@@ -60,6 +63,7 @@ def command(
     run2: Path | None,
     of_ranks: bool,
     every_leaf: bool,
+    strict_console: bool,
     as_json: bool,
     accepted: Tolerances,
     declared: IgnoreRequest,
@@ -84,18 +88,19 @@ def command(
 
     rules = declared.ignores()
     if suggested is not None:
-        if run1 is not None or of_ranks or accepted:
+        if run1 is not None or of_ranks or accepted or strict_console:
             raise UsageError("--suggest-ignores takes three runs, and goes with --json and options of ignores alone")
         _suggest(suggested, rules, as_json=as_json)
         return
     if of_ranks:
-        if run2 or every_leaf or accepted:
+        if run2 or every_leaf or accepted or strict_console:
             raise UsageError("--ranks compares the ranks of one run: give no other run, no --all and no tolerance")
         run = run1 or run_home.resolve(run_home.LAST)
         _show_ranks(run, _agreements(run), "", as_json=as_json)
         return
     if run1 and run2 and all(map(hosts.parts, (run1, run2))):
-        _show_hosts(run1, run2, every_leaf=every_leaf, as_json=as_json, accepted=accepted, rules=rules)
+        compare_hosts = partial(hosts.compare, tolerances=accepted, ignores=rules, strict_console=strict_console)
+        _show_hosts(run1, run2, compare_hosts, every_leaf=every_leaf, as_json=as_json)
         return
     if run1 and not run2 and not _has_partner(run1) and (agreements := _agreements(run1)):
         _show_ranks(run1, agreements, f"no replay of {run1} is here, and ", as_json=as_json)
@@ -103,7 +108,7 @@ def command(
     pair = (run1, run2) if run1 and run2 else pair_of(RunDirectory(run1) if run1 else last_replay())
     for path in pair:
         require_whole(path)
-    comparison = compare(*pair, tolerances=accepted, ignores=rules)
+    comparison = compare(*pair, tolerances=accepted, ignores=rules, strict_console=strict_console)
     keep_verdict(comparison.left, comparison.right, comparison.verdict.value)
     text = partial(print_comparison, every_leaf=every_leaf)
     with ending_with(EXIT_STATUS[comparison.verdict]):
@@ -130,7 +135,7 @@ def _suggest(runs: tuple[Path, Path, Path], rules: Ignores, *, as_json: bool) ->
 
 
 def _show_hosts(
-    left: Path, right: Path, *, every_leaf: bool, as_json: bool, accepted: Tolerances, rules: Ignores
+    left: Path, right: Path, compare: Callable[[Path, Path], HostsComparison], *, every_leaf: bool, as_json: bool
 ) -> None:
     """Compare two runs of several hosts."""
     from reprokit.verify.compare import hosts
@@ -140,7 +145,7 @@ def _show_hosts(
     for run in (left, right):
         for path in hosts.parts(run).values():
             require_whole(path)
-    compared = hosts.compare(left, right, tolerances=accepted, ignores=rules)
+    compared = compare(left, right)
     for comparison in compared.hosts.values():
         keep_verdict(comparison.left, comparison.right, comparison.verdict.value)
     with ending_with(EXIT_STATUS[compared.verdict]):
@@ -166,19 +171,33 @@ def _agreements(run: Path) -> list[RankAgreement]:
     return ranks.agreements(next(iter(named.values()), None) or RunDirectory(run), named or None)
 
 
+def _dead_ranks(run: Path) -> list[DeadRank]:
+    """Return the ranks of a run that died, which may be of several hosts."""
+    from reprokit.verify.compare import hosts, ranks
+    from reprokit.verify.read.normalization import Normalizations
+    from reprokit.verify.read.scan import scan
+
+    directories = map(RunDirectory, hosts.parts(run).values() or [run])
+    return [rank for part in directories for rank in ranks.dead_ranks(part, scan(part, Normalizations()))]
+
+
 def _show_ranks(run: Path, agreements: list[RankAgreement], reason: str, *, as_json: bool) -> None:
-    """Print how ranks agree; reason: why they were asked."""
+    """Print which ranks died and how the others agree; reason: why they were asked."""
     from reprokit.verify.compare.ranks import NO_RANKS
 
+    dead = _dead_ranks(run)
     states = {agreement.state.value for agreement in agreements}
-    if states.isdisjoint(["equal", "parted"]):
+    if not dead and states.isdisjoint(["equal", "parted"]):
         raise NothingComparable(f"{reason or f'{run}: '}{agreements[0].words if agreements else NO_RANKS}")
     document = {
         "run": str(run),
+        "dead": [{**to_builtins(rank), "words": rank.words} for rank in dead],
         "ranks": [{**to_builtins(agreement), "words": agreement.words} for agreement in agreements],
     }
-    with ending_with(EXIT_DIFFERENT if "parted" in states else EXIT_IDENTICAL):
+    with ending_with(EXIT_DIFFERENT if dead or "parted" in states else EXIT_IDENTICAL):
         if as_json:
             print_json(document)
+        for rank in () if as_json else dead:
+            click.echo(f"dead: {rank.words}")
         for agreement in () if as_json else agreements:
             click.echo(f"{agreement.state.value}: {agreement.words}")

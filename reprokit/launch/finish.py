@@ -20,8 +20,9 @@ from reprokit.launch.host import EnvironmentCollector
 from reprokit.launch.messages import say, warn
 from reprokit.launch.process import Child, ExitStatus
 from reprokit.model import states
+from reprokit.model.agent_warning import by_cause
 from reprokit.model.outputs import OutputsFile
-from reprokit.model.run import FINISHED, Fidelity, ReplayOf, RunFile, SignalSent
+from reprokit.model.run import FINISHED, Fidelity, ProcessKilled, ReplayOf, RunFile, SignalSent
 from reprokit.model.states import Uncovered
 from reprokit.plan import RECORD, RUN, Plan
 from reprokit.rundir import RunDirectory
@@ -103,6 +104,7 @@ class Finish:
             say(run.outliving_in_words)
         if recording_state is not None:
             run.signals = self._attempt(lambda: _signals_sent(self._path)) or []
+            run.killed = self._attempt(lambda: _killed(self._path, self.ended)) or []
             self._attempt(self._collect_modules)
             self._attempt(self._report_proof)
         for companion in self._companions:
@@ -218,7 +220,7 @@ class Finish:
         self._run.agent = states.LOADED if facts.loaded else self._absent_agent()
         unavailable = facts.captures_unavailable.items()
         self._run.captures_unavailable = [msgspec.structs.replace(each, processes=count) for each, count in unavailable]
-        for warning in facts.warnings:
+        for warning in by_cause(facts.warnings):
             if not warning.said:
                 self._show(f"the agent: {warning.text}")
         if self._plan.mode == RUN and self._plan.capture is not None and not facts.loaded:
@@ -339,11 +341,24 @@ class Finish:
 
 
 def _signals_sent(run: Path) -> list[SignalSent]:
-    """Return the signals that processes of the run sent to end each other, without repetitions, sorted by target."""
-    lines = set(rundir.beginning(run / rundir.SIGNALS, MAX_SIGNALS_READ).split(b"\n")[:-1])
-    signals_by_target = {(int(match[2]), int(match[1])) for line in lines if (match := SIGNAL.fullmatch(line))}
-    listed = sorted(signals_by_target)[:MAX_SIGNALS]
+    """Return the signals that processes of the run sent to end each other."""
+    listed = sorted(_signals_listed(run / rundir.SIGNALS))[:MAX_SIGNALS]
     return [SignalSent(number=number, target=abs(target), group=target < 0) for target, number in listed]
+
+
+def _killed(run: Path, command: ExitStatus) -> list[ProcessKilled]:
+    """Return the processes that signals ended: the command, and what its processes waited for."""
+    killed = _signals_listed(run / rundir.KILLED)
+    if command.signal_number is not None and command.pid:
+        killed.add((command.pid, command.signal_number))
+    listed = sorted(pair for pair in killed if pair[0] > 0)[:MAX_SIGNALS]
+    return [ProcessKilled(number=number, process=process) for process, number in listed]
+
+
+def _signals_listed(path: Path) -> set[tuple[int, int]]:
+    """Return pairs of a process and a signal from a list that the shim wrote."""
+    lines = set(rundir.beginning(path, MAX_SIGNALS_READ).split(b"\n")[:-1])
+    return {(int(match[2]), int(match[1])) for line in lines if (match := SIGNAL.fullmatch(line))}
 
 
 def _private_key_warning(outputs_file: OutputsFile, replay_of: ReplayOf | None) -> str:

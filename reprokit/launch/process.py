@@ -29,6 +29,7 @@ import msgspec
 from reprokit.launch.command import Command
 from reprokit.launch.kernel import end_with_parent, forbid_core_dump, without_randomization
 from reprokit.launch.supervisor import Supervisor
+from reprokit.model.run import signal_name
 from reprokit.model.states import Switch
 
 FORWARDED = frozenset(
@@ -57,15 +58,11 @@ class ExitStatus(msgspec.Struct, frozen=True):
 
     exit_code: int | None = None
     signal_number: int | None = None
+    pid: int = 0  # 0: it was no process of its own
 
     @property
     def signal_name(self) -> str | None:
-        if self.signal_number is None:
-            return None
-        try:
-            return signal.Signals(self.signal_number).name
-        except ValueError:  # a real-time signal
-            return f"SIG{self.signal_number}"
+        return None if self.signal_number is None else signal_name(self.signal_number)
 
     @property
     def words(self) -> str:
@@ -143,7 +140,7 @@ class Child:
         launcher_time = time.process_time() - self._start_time
         self.used = ResourceUsage(usage.ru_utime + usage.ru_stime + launcher_time, usage.ru_maxrss * KIB)
         if os.WIFSIGNALED(status):
-            return ExitStatus(signal_number=os.WTERMSIG(status))
+            return ExitStatus(signal_number=os.WTERMSIG(status), pid=self.pid)
         return ExitStatus(exit_code=os.WEXITSTATUS(status))
 
     def _take_signal(self, timeout: float | None) -> None:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
+
+from reprokit.printable import listed
+
+NAMED = 3  # further paths that a warning names
 
 
 class AgentWarning(msgspec.Struct, frozen=True):
@@ -25,3 +31,20 @@ def distinct(warnings: list[AgentWarning]) -> list[AgentWarning]:
     for warning in warnings:
         by_thing.setdefault(warning.about, warning)
     return list(by_thing.values())
+
+
+def by_cause(warnings: Iterable[AgentWarning]) -> list[AgentWarning]:
+    """Return one warning for each cause: those of the same code are one, which names the first paths."""
+    by_code: dict[str, list[AgentWarning]] = {}
+    for warning in warnings:
+        by_code.setdefault(warning.code or warning.text, []).append(warning)
+    return [_joined(same) for same in by_code.values()]
+
+
+def _joined(warnings: list[AgentWarning]) -> AgentWarning:
+    first, *further = warnings
+    if not further:
+        return first
+    paths = listed([warning.path or warning.text for warning in further], NAMED)
+    text = f"{first.text} (and {len(further)} more: {paths})"
+    return AgentWarning(text, first.code, first.path, all(warning.said for warning in warnings))

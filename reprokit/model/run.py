@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from datetime import datetime
 from typing import Annotated, Final, Literal
 
@@ -10,7 +11,7 @@ import msgspec
 from reprokit.model.states import ON, Loading, Switch, Uncovered
 from reprokit.model.switches import SwitchedPart
 
-FORMAT = 9
+FORMAT = 10
 MAX_NAMED = 3  # programs in a sentence
 RUNNING: Final = "running"
 FINISHED: Final = "finished"
@@ -18,6 +19,14 @@ FAILED: Final = "failed-to-start"
 NO_END: Final = "did not come to its end: its launcher died, or could not write the end"
 Digest = Annotated[str, msgspec.Meta(pattern="^sha256:[0-9a-f]{64}$")]
 Time = Annotated[str, msgspec.Meta(pattern=r"^([0-9]{4}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-6][0-9]Z)?$")]
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal, such as SIGKILL."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"SIG{number}"
 
 
 def timestamp(time: str) -> float | None:
@@ -258,6 +267,13 @@ class SignalSent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     group: bool = False
 
 
+class ProcessKilled(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A process that a signal ended, whoever sent it: its parent, or the launcher, saw so."""
+
+    number: Annotated[int, msgspec.Meta(ge=1, le=64)]
+    process: Annotated[int, msgspec.Meta(ge=1)]
+
+
 class Bundled(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """States that the run directory was unpacked from a bundle (reprokit bundle)."""
 
@@ -314,6 +330,7 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     environment: SealedFile | None = None  # environment.json, likewise
     outputs: SealedFile | None = None  # outputs.json, likewise
     signals: list[SignalSent] = msgspec.field(default_factory=list)
+    killed: list[ProcessKilled] = msgspec.field(default_factory=list)
     proof: Proof | None = None  # --prove
     patches: list[PatchApplied] = msgspec.field(default_factory=list)
     profiling: ProfilingFacts | None = None  # reprokit profile

@@ -11,6 +11,7 @@ from reprokit import findings
 from reprokit.errors import ReprokitError, RunDamaged, reason
 from reprokit.findings import ALARM, MAX_FINDINGS, RULE, CodePlace, Finding, FindingsFile
 from reprokit.model.run import RUNNING
+from reprokit.rules.catalogue import RULES
 from reprokit.rules.observations import Alarm, EvaluationStep
 from reprokit.saved_tensors import shards
 from reprokit.saved_tensors.trial import EVAL, TRAIN, TensorTrial
@@ -35,6 +36,8 @@ class RuleSession:
         self._train: list[int] = []
         self._eval: list[int] = []
         self._last = 0  # training step
+        self._ruined_at: int | None = None  # the first step with an alarm that lasts
+        self._consequences: set[tuple[str, str]] = set()  # rules and tensors of alarms that follow from it
 
     @property
     def judged(self) -> int:
@@ -76,7 +79,15 @@ class RuleSession:
         """Return the problems of rules, and the names of those that had nothing to judge."""
         idle = [name for name in self.unjudged if not hasattr(self._rules[name], "invoke_when_idle")]
         unjudged = [f"not judged, as nothing that they look at was saved: {', '.join(sorted(idle))}"] if idle else []
-        return [*self.problems, *unjudged]
+        return [*self.problems, *unjudged, *self._after_ruin()]
+
+    def _after_ruin(self) -> Iterator[str]:
+        """Yield how many alarms are not reported, as parameters were no numbers any more."""
+        count = len(self._consequences - self.findings.keys())
+        if count:
+            what = "1 further alarm" if count == 1 else f"{count} further alarms"
+            cause = f"step {self._ruined_at}, which left NaN in parameters"
+            yield f"not reported: {what} after {cause}: they follow from it"
 
     def _new_steps(self) -> Iterator[list[Finding]]:
         for mode, step in self.trial.order()[self._position :]:
@@ -120,6 +131,11 @@ class RuleSession:
 
     def _raise(self, rule: str, alarms: Iterable[Alarm]) -> Iterator[Finding]:
         for alarm in alarms:
+            if alarm.is_lasting and self._ruined_at is None:
+                self._ruined_at = self._last
+            if self._ruined_at is not None and self._last > self._ruined_at and rule in RULES:
+                self._consequences.add((rule, alarm.tensor))
+                continue
             before = self.findings.get((rule, alarm.tensor))
             if before is not None:
                 self.findings[rule, alarm.tensor] = findings.repeated(before)

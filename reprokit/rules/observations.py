@@ -29,6 +29,7 @@ class Alarm:
 
     tensor: str
     evidence: str
+    is_lasting: bool = False  # whether no later step can mend it, so that what else is wrong then follows from it
 
 
 @dataclass(frozen=True)

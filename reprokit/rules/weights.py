@@ -28,7 +28,7 @@ class ExplodingTensor:
                     continue
                 ends = number(tensor, step, "min"), number(tensor, step, "max")  # finite values may sum to infinity
                 if all(end is None or math.isnan(end) for end in ends) and math.isnan(total):
-                    yield Alarm(tensor.name, "it holds NaN")
+                    yield Alarm(tensor.name, "it holds NaN", is_lasting=collection in ("weights", "biases"))
                 elif not self.only_nan and any(end is None or math.isinf(end) for end in ends):
                     yield Alarm(tensor.name, "it holds infinity")
 

@@ -63,6 +63,13 @@ def switched_off_words(options: Sequence[SwitchOption]) -> str:
     return f"; switched off: {', '.join(option.option for option in options)}" if options else ""
 
 
+def _both_failed(comparisons: Iterable[Comparison]) -> str:
+    """Return that both runs failed, and how, to stand behind the first word; empty if they did not."""
+    ends = [comparison.failures for comparison in comparisons]
+    both = [left if left == right else f"{left} and {right}" for left, right in ends if left and right]
+    return f", and both failed ({both[0]})" if both else ""
+
+
 def _verdict_words(comparison: Comparison) -> str:
     first = comparison.tree.first()
     if first is not None:
@@ -72,14 +79,16 @@ def _verdict_words(comparison: Comparison) -> str:
         return f"not-compared: {NOT_KNOWN}, first {shortened(sentence(not_compared))}"
     tolerated = comparison.tree.first_tolerated()
     if tolerated is not None:
-        return f"tolerated: {NOT_BITWISE}; first {shortened(sentence(tolerated))}{_but_for([comparison])}"
+        failed = _both_failed([comparison])
+        return f"tolerated{failed}: {NOT_BITWISE}; first {shortened(sentence(tolerated))}{_but_for([comparison])}"
     if comparison.shared is not None:
         return "identical: this is one run compared with itself, which proves nothing"
     causes = sum(1 for leaf in comparison.tree.leaves() if leaf.can_change_results)
     count = "one fact" if causes == 1 else f"{causes} facts"
     addition = f", although {count} could have changed it" if causes else ""
     but_for = _but_for([comparison])
-    return f"identical: {_compared(comparison) if but_for else EVERYTHING}, bit for bit{but_for}{addition}"
+    what = _compared(comparison) if but_for else EVERYTHING
+    return f"identical{_both_failed([comparison])}: {what}, bit for bit{but_for}{addition}"
 
 
 def hosts_line(result: HostsComparison) -> str:
@@ -91,7 +100,8 @@ def hosts_line(result: HostsComparison) -> str:
     if result.verdict is Verdict.IDENTICAL:
         but_for = _but_for(result.hosts.values())
         what = _compared(comparison) if but_for else EVERYTHING
-        return f"identical: on each of {len(result.hosts)} hosts {what}{but_for}{_behind(comparison, result.ignores)}"
+        failed, behind = _both_failed(result.hosts.values()), _behind(comparison, result.ignores)
+        return f"identical{failed}: on each of {len(result.hosts)} hosts {what}{but_for}{behind}"
     return verdict_line(comparison).replace(": ", f": host {name}: ", 1)
 
 
@@ -203,10 +213,22 @@ NOT_PROVED = "; not proved to matter"
 def _but_for(comparisons: Iterable[Comparison]) -> str:
     """Return the bookkeeping that differs; empty if there is none."""
     counts: Counter[BookkeepingKind] = Counter()
+    lines: list[Difference] = []  # that lead to printed lines
     for comparison in comparisons:
         counts.update(comparison.tree.bookkeeping())
+        lines += [leaf for leaf in comparison.tree.leaves() if "printed_lines" in leaf.figures]
     number = sum(counts.values())
-    return f"; {counted_bookkeeping(counts)} differ{'s' if number == 1 else ''} (listed)" if number else ""
+    if not number:
+        return ""
+    return f"; {counted_bookkeeping(counts)} differ{'s' if number == 1 else ''} (listed){_in_printed_lines(lines)}"
+
+
+def _in_printed_lines(leaves: Sequence[Difference]) -> str:
+    """Return in how many printed lines bookkeeping was left out, with the first of them."""
+    if not leaves:
+        return ""
+    count = sum(leaf.figures["printed_lines"] for leaf in leaves)
+    return f", left out of {count} printed line{'' if count == 1 else 's'}, first {leaves[0].figures['first_line']}"
 
 
 def _compared(comparison: Comparison) -> str:

@@ -56,6 +56,23 @@ def test_alarms_that_a_rule_raises_at_once_are_one_line_and_each_is_kept(reproki
     assert [one["subject"] for one in kept] == names[1:]
 
 
+def test_what_follows_from_parameters_that_are_no_numbers_is_only_counted(reprokit: Reprokit, tmp_path: Path) -> None:
+    writer = TensorWriter(run_directory(tmp_path / "ruined"))
+    names = [f"{number}.weight" for number in range(3)]
+    for name in names:
+        writer.name(name, "weights")
+    for step in range(4):  # the first has NaN at step 1, all from step 2 on
+        values = [numpy.nan if step > 1 or (step == 1 and name == names[0]) else 1.0 for name in names]
+        saved = {name: numpy.full((2, 2), value, "float32") for name, value in zip(names, values, strict=True)}
+        writer.save(step, saved)
+        writer.pass_step(step)
+    writer.end()
+    done = reprokit.run("rules", "ruined", "--rule", "ExplodingTensor")
+    assert "ExplodingTensor at step 1: 0.weight: it holds NaN\n" in done.stdout
+    assert "1.weight" not in done.stdout
+    assert "note: not reported: 2 further alarms after step 1, which left NaN in parameters" in done.stdout
+
+
 def test_the_bias_of_keys_in_an_attention_of_keras_needs_no_gradient(reprokit: Reprokit, tmp_path: Path) -> None:
     writer = TensorWriter(run_directory(tmp_path / "attention"))
     small, large = numpy.full((2, 8), 1e-11, "float32"), numpy.ones((2, 8), "float32")

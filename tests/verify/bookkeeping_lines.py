@@ -435,6 +435,13 @@ RESULTS = [
     ("rul_hours=12", "rul_hours=13"),
     ("hours: 3.2 predicted", "hours: 3.3 predicted"),
     ("lead time: 3 days", "lead time: 4 days"),
+    ("remaining useful life: 12.4 h", "remaining useful life: 12.7 h"),
+    ("mean time to failure 3.4 h", "mean time to failure 3.7 h"),
+    ("time constant: 0.24 s", "time constant: 0.27 s"),
+    ("firing rate 4.4 it/s", "firing rate 4.7 it/s"),
+    ("doubling time 3.4 days", "doubling time 3.7 days"),
+    ("length of stay: 3.4 days", "length of stay: 3.7 days"),
+    ("step response time 0.44 s", "step response time 0.47 s"),
     # text
     ("\x1b[31mloss 0.5 in 3 s", "\x1b[32mloss 0.5 in 4 s"),
     ("a  b", "a b"),

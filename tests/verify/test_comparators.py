@@ -15,9 +15,10 @@ from reprokit.console import PrintedPiece
 from reprokit.difference import Difference, Verdict
 from reprokit.errors import NothingComparable, RunDamaged, RunTooNew
 from reprokit.model.outputs import OutputFile, OutputsFile
-from reprokit.model.run import RUNNING, Fidelity, ProfileFacts, ReplayOf, SignalSent
+from reprokit.model.run import RUNNING, Fidelity, ProcessKilled, ProfileFacts, ReplayOf, SignalSent
 from reprokit.model.states import not_loaded
 from reprokit.verify.compare.runs import Comparison
+from reprokit.verify.verdict import verdict_line
 
 from .runs import Building, digest, float32, recording, replayed, tensor
 
@@ -561,6 +562,42 @@ class TestExit:
         comparison = compared(pair)
         assert comparison.identical
         assert comparison.notes == ("both runs failed: exit code 3",)
+        assert verdict_line(comparison).startswith("identical, and both failed (status 3): ")
+
+    @pytest.mark.parametrize("numbers", [(9, 9), (9, 11)])
+    def test_ranks_that_died_by_the_same_signal_or_by_others(
+        self, bare: Pair, compared: Compare, numbers: tuple[int, int]
+    ) -> None:
+        for run, number in zip(bare, numbers, strict=True):
+            run.start("rank0", pid=77)
+            run.losses(1.0, process="rank0")
+            run.run.killed = [ProcessKilled(number=number, process=77)]
+        comparison = compared(bare)
+        if numbers[0] == numbers[1]:
+            assert verdict_line(comparison).startswith("identical, and both failed (rank 0 was killed by SIGKILL): ")
+            return
+        process = leaf(comparison, "processes", "process rank0")
+        assert (process.left, process.right) == ("was killed by SIGKILL", "was killed by SIGSEGV")
+        assert verdict_line(comparison).endswith("another signal ended it")
+
+    def test_losses_that_end_earlier_come_before_what_follows(self, bare: Pair, compared: Compare) -> None:
+        for run, count in zip(bare, (5, 3), strict=True):
+            run.losses(*map(float, range(count)))
+            run.add("seed", call="random.seed", argument="7", where="train.py:3", value=7)
+            end: dict[str, Any] = {"at": "end", "epoch": None, "object": "model#0", "class": "Net"}
+            run.add("weights", **end, digest=digest(f"weights {count}"))
+        bare[0].add("seed", call="random.seed", argument="8", where="train.py:3", value=8)
+        found = compared(bare).tree.first()
+        assert found is not None
+        assert found.detail.endswith("at step 3: the right run ends before it; what else differs may follow from it")
+
+    def test_losses_that_part_before_one_run_ends_come_first(self, bare: Pair, compared: Compare) -> None:
+        for run, losses in zip(bare, ((1.0, 2.0, 3.0), (1.0, 2.5)), strict=True):
+            run.losses(*losses)
+            run.add("weights", at="end", epoch=None, object="model#0", **{"class": "Net"}, digest=digest(str(losses)))
+        found = compared(bare).tree.first()
+        assert found is not None
+        assert found.detail == "loss of process 0 differs first at step 1: 2 (40000000) against 2.5 (40200000)"
 
     def test_what_a_run_warned_of_qualifies_the_verdict_once(self, pair: Pair, compared: Compare) -> None:
         pair[1].add("warning", text="a metric was not kept")
@@ -580,7 +617,7 @@ class TestExit:
                 run.add("warning", text=f"{path} was there already", code="temporary-name-taken", path=path)
         pair[0].add("warning", text="/tmp/a was there, in other words", code="temporary-name-taken", path="/tmp/a")
         warnings = [note for note in compared(pair).notes if "was there" in note]
-        assert warnings == [f"both runs' agents warn: /tmp/{name} was there already" for name in "ab"]
+        assert warnings == ["both runs' agents warn: /tmp/a was there already (and 1 more: /tmp/b)"]
 
     def test_a_crashed_run_is_compared_with_a_note(self, pair: Pair, compared: Compare) -> None:
         pair[1].run.status, pair[1].run.exit_code = RUNNING, None
@@ -698,3 +735,34 @@ class TestConsole:
         comparison = compared(pair)
         assert comparison.identical
         assert "of the right run nothing was kept of what it printed" in comparison.notes[0]
+
+
+class TestPrintedTimes:
+    @pytest.fixture
+    def timed(self, pair: Pair) -> Pair:
+        for run, text in zip(pair, (b"took 3 s\nloss 0.5, 1 s\n", b"took 4 s\n\nloss 0.5, 2 s\n"), strict=True):
+            run.printed["0"] = [PrintedPiece(0, "m", b"step time 3 s, loss 0.75\n" + text)]
+        return pair
+
+    def test_the_verdict_says_of_how_many_lines_they_are_left_out_and_shows_the_first(
+        self, timed: Pair, compared: Compare
+    ) -> None:
+        line = verdict_line(compared(timed))
+        assert line.startswith("identical: ")
+        assert line.endswith("; 2 durations differ (listed), left out of 2 printed lines, first 'took 3 s'")
+
+    def test_a_strict_comparison_leaves_nothing_out(self, timed: Pair) -> None:
+        from reprokit.verify.compare.runs import compare
+
+        first = compare(timed[0].write(), timed[1].write(), strict_console=True).tree.first()
+        assert first is not None
+        assert first.detail == "stdout: line 2 is 'took 3 s' in the left run and 'took 4 s' in the right one"
+
+    def test_a_strict_comparison_sees_blank_lines(self, pair: Pair) -> None:
+        from reprokit.verify.compare.runs import compare
+
+        for run, text in zip(pair, (b"loss 0.5\n", b"loss 0.5 \n\n"), strict=True):
+            run.printed["0"] = [PrintedPiece(0, "m", text)]
+        paths = [run.write() for run in pair]
+        assert compare(*paths).identical
+        assert not compare(*paths, strict_console=True).identical

@@ -10,7 +10,8 @@ import pytest
 from reprokit.console import PrintedPiece, ProcessConsole
 from reprokit.difference import BookkeepingKind, Verdict
 from reprokit.verify.bookkeeping.recognition import RunContext
-from reprokit.verify.compare.console import _stream_leaf
+from reprokit.verify.compare.console import _printed_stream, _stream_leaf
+from reprokit.verify.compare.merged_console import compare_as_set, without_ranks
 from reprokit.verify.compare.printed_lines import LineComparer, compare_lines, printed_lines, tells_results
 
 from .bookkeeping_lines import BOOKKEEPING, RESULTS, STARTED
@@ -135,7 +136,8 @@ def test_lines_behind_a_part_that_was_not_kept_are_numbered_from_the_end() -> No
         ((b"off\nc 1\nd\n", b"off\nc 2\nd\n"), "line 2 from the end of what was kept is 'c 1'"),
         ((b"off\nc\n\nd 1", b"off\nc\n\nd 2"), "line 1 from the end of what was kept is 'd 1'"),
     ):
-        leaf = _stream_leaf("stdout", 0, console(lasts[0]), console(lasts[1]), contexts)
+        left, right = (_printed_stream(console(last), 0) for last in lasts)
+        leaf = _stream_leaf("stdout", (left, right), contexts)
         assert leaf is not None
         assert words in leaf.detail
 
@@ -167,3 +169,27 @@ def test_no_line_takes_long() -> None:
             LineComparer(CONTEXTS).compare(text[:4000] + end, text[:4000] + "3 s")
             printed_lines((text + end).encode())
     assert time.process_time() - began < 5
+
+
+def test_merged_lines_are_compared_as_a_set_where_ranks_are_unknown() -> None:
+    left, right = (
+        printed_lines(text)[0]
+        for text in (
+            b"rank 0 loss 0.5\ntook 1.5 s\nrank 1 loss 0.25\n",
+            b"rank 1 loss 0.25\nrank 0 loss 0.5\ntook 1.25 s\n",
+        )
+    )
+    same = compare_as_set(left, right, CONTEXTS)
+    assert same.first is None
+    assert [(value.left, value.right) for _, value in same.values] == [("1.5 s", "1.25 s")]
+    again = compare_as_set(left, [*right, right[0]], CONTEXTS)
+    assert again.first is not None
+    assert again.first[1] == right[0]
+
+
+def test_what_no_rank_gave_to_its_launcher_is_left() -> None:
+    texts = [b"a b\nc\n", b"a b\nd\n"]
+    merged = b"a a bb\r\nc\n\r\nd\n"
+    assert without_ranks(printed_lines(merged)[0], merged, texts) == []
+    merged = b"a b\na b\nc\nd\nmpirun noticed that\n"
+    assert [line.text for line in without_ranks(printed_lines(merged)[0], merged, texts)] == ["mpirun noticed that"]

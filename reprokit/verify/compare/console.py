@@ -31,6 +31,7 @@ from reprokit.verify.bookkeeping.recognition import Contexts
 from reprokit.verify.compare.declared_lines import DeclaredLines
 from reprokit.verify.compare.declared_outputs import DeclaredIgnores
 from reprokit.verify.compare.match import RunPair
+from reprokit.verify.compare.merged_console import compare_as_set, is_merged, ranks_below, texts_of, without_ranks
 from reprokit.verify.compare.printed_lines import (
     LINE_ENDS,
     LOOKED_AT,
@@ -38,6 +39,7 @@ from reprokit.verify.compare.printed_lines import (
     LookAlike,
     PrintedLine,
     compare_lines,
+    exact_lines,
     ignored_by,
     printed_lines,
     tells_results,
@@ -49,6 +51,9 @@ NAME = "console"
 CUT = "only whole lines of the first and the last part are compared, as the rest was not kept"
 UNCOUNTED = "an unknown number of lines is not compared"
 SHORTAGE = "as memory, disk or descriptors were short"
+THREADS_RACE = "the order of lines of several threads, which is a race, is not compared"
+MERGED = "it is what the ranks printed, merged by their launcher: each rank's own text is compared"
+RANKS_RACE = "the order in which the launcher merged the lines of its ranks, which is a race, is not compared"
 UNKNOWN = "not compared: of one run nothing could be kept of it"
 LONGEST = 160  # characters of a quoted line
 NOTHING_DECLARED = DeclaredIgnores()
@@ -67,6 +72,7 @@ class _PrintedStream:
     has_all: bool  # whether all that the process printed is kept, to any stream
     gap: int | None = 0  # lines between the two parts; None if that is not known
     left_out: tuple[PrintedLine, ...] = ()  # of which the user's rules leave nothing
+    is_merged: bool = False  # of several ranks, by their launcher
 
     @property
     def lines(self) -> list[PrintedLine]:
@@ -85,17 +91,26 @@ def compare(runs: RunPair) -> Difference:
         side = "right" if keeps_console[0] else "left"
         reason = f"not compared: of the {side} run nothing was kept of what it printed"
         return group(NAME, (Difference("stdout and stderr", Verdict.NOT_RECORDED, detail=reason),))
+    contexts = None if runs.strict_console else runs.contexts
     heads = console.heads(runs.directories[0]), console.heads(runs.directories[1])
     leaves = []
+    processes = {*runs.left.processes, *runs.right.processes, *heads[0], *heads[1]}
     for process in sorted({*heads[0], *heads[1]}, key=natural):
         file = next(of_run[process] for of_run in heads if process in of_run).file
         left, right = (
             _process_console(run, heads_of_run.get(process), file)
             for run, heads_of_run in zip(runs.directories, heads, strict=True)
         )
-        for stream in range(len(STREAMS)):
-            title = of_process(STREAMS[stream], process)
-            leaf = _stream_leaf(title, stream, left, right, runs.contexts, runs.declared)
+        ranks = ranks_below(process, processes)
+        for stream, name in enumerate(STREAMS):
+            exactly = runs.strict_console
+            printed = _printed_stream(left, stream, exactly), _printed_stream(right, stream, exactly)
+            if all(is_merged(ranks, of_run, stream) for of_run in heads):
+                texts = [
+                    texts_of(run, ranks, of_run, stream) for run, of_run in zip(runs.directories, heads, strict=True)
+                ]
+                printed = _merged(printed[0], left, stream, texts[0]), _merged(printed[1], right, stream, texts[1])
+            leaf = _stream_leaf(of_process(name, process), printed, contexts, runs.declared)
             leaves += [] if leaf is None else [leaf]
     return group(NAME, tuple(leaves))
 
@@ -109,13 +124,10 @@ def _process_console(run: RunDirectory, head: ConsoleHead | None, file: str) -> 
 
 def _stream_leaf(
     title: str,
-    stream: int,
-    left: ProcessConsole,
-    right: ProcessConsole,
-    contexts: Contexts,
+    streams: tuple[_PrintedStream, _PrintedStream],
+    contexts: Contexts | None,
     declared: DeclaredIgnores = NOTHING_DECLARED,
 ) -> Difference | None:
-    streams = _printed_stream(left, stream), _printed_stream(right, stream)
     if not declared.rules.console:
         return _leaf_of(title, *streams, contexts)
     filtered = DeclaredLines(declared, (line for side in streams for line in side.lines))
@@ -134,9 +146,9 @@ def _filtered(stream: _PrintedStream, filtered: DeclaredLines) -> _PrintedStream
     )
 
 
-def _ignored_lines(left: _PrintedStream, right: _PrintedStream, contexts: Contexts) -> Counter[str]:
+def _ignored_lines(left: _PrintedStream, right: _PrintedStream, contexts: Contexts | None) -> Counter[str]:
     """Return how many lines differ only in what each of the user's rules leaves out, up to the first difference."""
-    whole = _compare_streams(left, right, contexts)
+    whole, _ = _compare_in_any_order(left, right, contexts)
     comparisons = [whole]
     if whole.first is not None and _same_by_thread(left, right, contexts):
         comparisons = [compare_lines(left.threads[name], right.threads[name], contexts) for name in left.threads]
@@ -156,25 +168,24 @@ def _with_ignored(title: str, leaf: Difference | None, counts: Counter[str]) -> 
 
 
 def _leaf_of(
-    title: str, left_stream: _PrintedStream, right_stream: _PrintedStream, contexts: Contexts
+    title: str, left_stream: _PrintedStream, right_stream: _PrintedStream, contexts: Contexts | None
 ) -> Difference | None:
     cut_note = _cut_words(left_stream, right_stream)
     if not left_stream.lines and not right_stream.lines:
-        detail = "; ".join(filter(None, (_ignored_words(0, max(left_stream.bars, right_stream.bars)), cut_note)))
+        merged = MERGED if left_stream.is_merged else ""
+        bars = _ignored_words(0, max(left_stream.bars, right_stream.bars))
+        detail = "; ".join(filter(None, (bars, cut_note, merged)))
         return Difference(title, Verdict.NOT_RECORDED, detail=detail) if detail else None
     if not left_stream.lines or not right_stream.lines:
         without_lines = right_stream if left_stream.lines else left_stream
         if not without_lines.has_all:
             return Difference(title, Verdict.NOT_RECORDED, str(left_stream), str(right_stream), UNKNOWN)
         return missing(title, str(left_stream), str(right_stream))
-    comparison = _compare_streams(left_stream, right_stream, contexts)
-    is_race = comparison.first is not None and _same_by_thread(left_stream, right_stream, contexts)
-    if comparison.first is not None and not is_race:
+    comparison, race = _compare_in_any_order(left_stream, right_stream, contexts)
+    if comparison.first is not None and not race:
         return _different(title, left_stream, right_stream, comparison.first, comparison.look_alike)
-    details = [_ignored_words(comparison.line_ends, max(left_stream.bars, right_stream.bars)), cut_note]
-    if is_race:
-        details.append("the order of lines of several threads, which is a race, is not compared")
-    has_results = tells_results(left_stream.lines, contexts[0])
+    details = [_ignored_words(comparison.line_ends, max(left_stream.bars, right_stream.bars)), cut_note, race]
+    has_results = contexts is None or tells_results(left_stream.lines, contexts[0])
     if not has_results:
         details.append("nothing but times and the like")
     verdict = Verdict.IDENTICAL if has_results else Verdict.NOT_RECORDED
@@ -186,16 +197,36 @@ def _leaf_of(
 
 def _bookkeeping(title: str, comparison: LinesComparison) -> Iterator[Difference]:
     """Yield the bookkeeping that differs in the lines; beyond the first values only numbers of them."""
+    lines = {id(line): line for line, _ in comparison.values}
+    figures: dict[str, int | str] = {
+        "printed_lines": len(lines),
+        "first_line": _quoted(next(iter(lines.values()))),
+    }
     for line, value in comparison.values[:MOST_NAMED]:
-        yield bookkeeping(f"{title}: {_place(line)}", value.left, value.right, value.kind)
+        leaf = bookkeeping(f"{title}: {_place(line)}", value.left, value.right, value.kind)
+        yield replace(leaf, figures=figures)
+        figures = {}
     yield from more_bookkeeping(title, Counter(value.kind for _, value in comparison.values[MOST_NAMED:]))
 
 
-def _printed_stream(process: ProcessConsole, stream: int) -> _PrintedStream:
+def _merged(printed: _PrintedStream, process: ProcessConsole, stream: int, texts: list[bytes]) -> _PrintedStream:
+    """Return what a launcher printed beside the texts of its ranks; all of it if those are not known."""
+    if not (texts and printed.is_whole):
+        return replace(printed, is_merged=True)
+    lines = without_ranks(printed.lines, console.text([*process.first, *process.last], stream), texts)
+    return replace(printed, first=lines, last=[], threads={}, bars=0, is_merged=True)
+
+
+def _printed_stream(process: ProcessConsole, stream: int, exactly: bool = False) -> _PrintedStream:
+    """Return the lines of a stream; without exactness, blank ones and progress bars under way are left out."""
+
+    def lines_of(data: bytes) -> tuple[list[PrintedLine], int]:
+        return (exact_lines(data), 0) if exactly else printed_lines(data)
+
     first_text = console.text(process.first, stream)
-    first, bars = printed_lines(first_text)
+    first, bars = lines_of(first_text)
     last_text = console.text(process.last, stream)
-    last, more_bars = printed_lines(last_text)
+    last, more_bars = lines_of(last_text)
     if process.dropped:  # the lines next to the dropped part are incomplete
         end = last_text.count(b"\n") + (not last_text.endswith(b"\n")) + 1
         first, last = first[:-1], [replace(line, number=line.number - end) for line in last[1:]]
@@ -203,7 +234,7 @@ def _printed_stream(process: ProcessConsole, stream: int) -> _PrintedStream:
     names = sorted({piece.thread for piece in pieces})
     by_thread = {name: [piece for piece in pieces if piece.thread == name] for name in names}
     threads = {
-        name: printed_lines(console.text(thread_pieces, stream))[0]
+        name: lines_of(console.text(thread_pieces, stream))[0]
         for name, thread_pieces in by_thread.items()
         if len(names) > 1
     }
@@ -238,7 +269,7 @@ def _compared_counts(left: _PrintedStream, right: _PrintedStream) -> tuple[int, 
     return min(len(left.first), len(right.first)), min(len(left.last), len(right.last))
 
 
-def _compare_streams(left: _PrintedStream, right: _PrintedStream, contexts: Contexts) -> LinesComparison:
+def _compare_streams(left: _PrintedStream, right: _PrintedStream, contexts: Contexts | None) -> LinesComparison:
     """Compare all lines; of streams that were cut, the first and the last lines that both have."""
     if left.is_whole and right.is_whole:
         return compare_lines(left.lines, right.lines, contexts)
@@ -250,7 +281,22 @@ def _compare_streams(left: _PrintedStream, right: _PrintedStream, contexts: Cont
     return comparison
 
 
-def _same_by_thread(left: _PrintedStream, right: _PrintedStream, contexts: Contexts) -> bool:
+def _compare_in_any_order(
+    left: _PrintedStream, right: _PrintedStream, contexts: Contexts | None
+) -> tuple[LinesComparison, str]:
+    """Compare two streams; return also which race explains that their order differs, in words, or nothing."""
+    comparison = _compare_streams(left, right, contexts)
+    if comparison.first is None:
+        return comparison, ""
+    if _same_by_thread(left, right, contexts):
+        return comparison, THREADS_RACE
+    if left.is_merged and left.is_whole and right.is_whole:
+        as_set = compare_as_set(left.lines, right.lines, contexts)
+        return (as_set, RANKS_RACE) if as_set.first is None else (as_set, "")
+    return comparison, ""
+
+
+def _same_by_thread(left: _PrintedStream, right: _PrintedStream, contexts: Contexts | None) -> bool:
     if not left.threads or left.threads.keys() != right.threads.keys() or not (left.is_whole and right.is_whole):
         return False
     pairs = ((left.threads[name], right.threads[name]) for name in left.threads)

@@ -10,6 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from reprokit.difference import SIDES, Side, Verdict
@@ -71,14 +72,18 @@ def parts(path: Path) -> dict[str, Path]:
 
 
 def compare(
-    left: Path, right: Path, *, tolerances: Tolerances | None = None, ignores: Ignores | None = None
+    left: Path,
+    right: Path,
+    *,
+    tolerances: Tolerances | None = None,
+    ignores: Ignores | None = None,
+    strict_console: bool = False,
 ) -> HostsComparison:
     """Compare host by host; raise a RunError or NothingComparable if that is impossible."""
     sides = parts(left), parts(right)
     common = [name for name in sides[0] if name in sides[1]]
-    comparisons = {
-        name: runs.compare(sides[0][name], sides[1][name], tolerances=tolerances, ignores=ignores) for name in common
-    }
+    compare_host = partial(runs.compare, tolerances=tolerances, ignores=ignores, strict_console=strict_console)
+    comparisons = {name: compare_host(sides[0][name], sides[1][name]) for name in common}
     lacking: list[tuple[str, Side]] = [(name, "right") for name in sides[0] if name not in common]
     lacking += [(name, "left") for name in sides[1] if name not in common]
     notes = [note for parts_of_run, side in zip(sides, SIDES, strict=True) for note in _notes(parts_of_run, side)]

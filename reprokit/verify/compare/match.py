@@ -83,6 +83,7 @@ class RunPair:
     tolerances: Tolerances
     declared: DeclaredIgnores = field(default_factory=DeclaredIgnores)
     files_at_end: tuple[OutputsFile | None, OutputsFile | None] | None = None  # instead of what each run itself wrote
+    strict_console: bool = False  # whether printed lines are compared as they are
 
     @cached_property
     def contexts(self) -> Contexts:
@@ -147,7 +148,12 @@ class RunPair:
 
 
 def match(
-    left: RunDirectory, right: RunDirectory, tolerances: Tolerances, declared: DeclaredIgnores | None = None
+    left: RunDirectory,
+    right: RunDirectory,
+    tolerances: Tolerances,
+    declared: DeclaredIgnores | None = None,
+    *,
+    strict_console: bool = False,
 ) -> RunPair:
     """Read both runs and compare their series: one pass over each, and a second one if they differ."""
     normalizations = Normalizations()
@@ -167,7 +173,8 @@ def match(
                 pair, spans[key].start, collected[0].get(key, []), collected[1].get(key, []), normalizations
             )
         pairs.append(pair)
-    return RunPair((left, right), *scans, tuple(pairs), normalizations, tolerances, declared or DeclaredIgnores())
+    declared = declared or DeclaredIgnores()
+    return RunPair((left, right), *scans, tuple(pairs), normalizations, tolerances, declared, strict_console)
 
 
 def _differing_span(left: ScannedSeries | None, right: ScannedSeries | None) -> range | None:

@@ -88,6 +88,12 @@ class LinesComparison:
         )
 
 
+def exact_lines(data: bytes) -> list[PrintedLine]:
+    """Return all lines as they were printed."""
+    lines = data.decode("utf-8", "surrogateescape").split("\n")
+    return [PrintedLine(number, line) for number, line in enumerate(lines if lines[-1] else lines[:-1], 1)]
+
+
 def printed_lines(data: bytes) -> tuple[list[PrintedLine], int]:
     """Return the lines to compare, and the number of lines of progress bars; blank lines are neither."""
     lines, bars = [], 0
@@ -124,9 +130,11 @@ def _has_result(line: PrintedLine, context: RunContext) -> bool:
     return re.search(r"\d" if volatile_tokens else r"\w", remaining_text) is not None
 
 
-def compare_lines(left: Sequence[PrintedLine], right: Sequence[PrintedLine], contexts: Contexts) -> LinesComparison:
-    """Compare two lists line by line, up to the first difference."""
-    comparison, comparer = LinesComparison(), LineComparer(contexts)
+def compare_lines(
+    left: Sequence[PrintedLine], right: Sequence[PrintedLine], contexts: Contexts | None
+) -> LinesComparison:
+    """Compare two lists line by line, up to the first difference; exactly if there are no contexts."""
+    comparison, comparer = LinesComparison(), LineComparer(contexts) if contexts else ExactComparer()
     for left_line, right_line in zip(left, right, strict=False):
         values = comparer.compare(left_line.text, right_line.text)
         if values is None:
@@ -140,10 +148,11 @@ def compare_lines(left: Sequence[PrintedLine], right: Sequence[PrintedLine], con
     return comparison
 
 
-def ignored_by(left: PrintedLine | None, right: PrintedLine | None, contexts: Contexts) -> tuple[str, ...]:
+def ignored_by(left: PrintedLine | None, right: PrintedLine | None, contexts: Contexts | None) -> tuple[str, ...]:
     """Return the first of the user's rules without which two lines differ, or a line that has no partner."""
     rules = (*(left.rules if left else ()), *(right.rules if right else ()))
-    if not rules or (left and right and LineComparer(contexts).compare(left.printed, right.printed) is not None):
+    comparer = LineComparer(contexts) if contexts else ExactComparer()
+    if not rules or (left and right and comparer.compare(left.printed, right.printed) is not None):
         return ()
     return rules[:1]
 
@@ -158,6 +167,16 @@ def result_spans(text: str) -> list[tuple[int, int]]:
     tokens = list(forms.TOKEN.finditer(text[:LOOKED_AT]))
     named = zip(tokens, _names(text[:LOOKED_AT], tokens), strict=True)
     return [token.span() for token, name in named if names.is_metric(name.words) or names.is_result(name.words)]
+
+
+class ExactComparer:
+    """Compares pairs of lines as they are."""
+
+    look_alike: LookAlike | None = None
+
+    def compare(self, left: str, right: str) -> list[RecognizedValue] | None:
+        """Return no bookkeeping; None if the lines differ."""
+        return [] if left == right else None
 
 
 class LineComparer:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from reprokit.difference import Difference, Role, Side, Verdict, compared, group, information, missing
 from reprokit.verify.compare.match import RunPair, SeriesPair
-from reprokit.verify.read.scan import ScannedProcess, natural
+from reprokit.verify.read.scan import MetricsScan, ScannedProcess, natural
 
 
 def compare(runs: RunPair) -> Difference:
@@ -25,8 +25,10 @@ def _process(name: str, left: ScannedProcess | None, right: ScannedProcess | Non
     if not (left.whole and right.whole):
         meaning = "lines of its record are missing or twice there: a full disk, or damage"
         yield Difference(title, Verdict.MISSING, _lost(left), _lost(right), meaning)
-    if left.ended == right.ended:
+    if _ended_alike(left, right):
         yield Difference(title, Verdict.IDENTICAL, _state(left), _state(right))
+    elif left.death and right.death:
+        yield compared(title, _state(left), _state(right), "another signal ended it")
     elif (side := ended_in_one(name, left, right)) is not None:
         meaning = f"it ended early in the {side} run"
         yield replace(compared(title, _state(left), _state(right), meaning), role=Role.END)
@@ -37,11 +39,21 @@ def _process(name: str, left: ScannedProcess | None, right: ScannedProcess | Non
 
 def ended_in_one(name: str, left: ScannedProcess | None, right: ScannedProcess | None) -> Side | None:
     """Return the run in which a process ended early that finished in the other; None for helpers."""
-    if left is None or right is None or left.ended == right.ended:
+    if left is None or right is None or _ended_alike(left, right) or (left.death and right.death):
         return None
-    if is_cut_short(name, right if left.ended else left, left if left.ended else right):
+    is_left = right.ended if left.ended != right.ended else bool(left.death)
+    if is_cut_short(name, left if is_left else right, right if is_left else left):
         return None
-    return "left" if right.ended else "right"
+    return "left" if is_left else "right"
+
+
+def _ended_alike(left: ScannedProcess, right: ScannedProcess) -> bool:
+    """Return whether both came to their own end, or the same signal ended both; unknown ones are not compared."""
+    if left.was_stopped and right.was_stopped:
+        return True
+    if left.ended != right.ended:
+        return False
+    return left.death == right.death or not (left.ended or (left.death and right.death))
 
 
 def _state(process: ScannedProcess | None) -> str:
@@ -49,7 +61,16 @@ def _state(process: ScannedProcess | None) -> str:
         return ""
     if process.was_stopped:
         return "was ended by another process of the run"
-    return "ended normally" if process.ended else "did not end normally"
+    if process.killed_by:
+        return f"was killed by {process.killed_by}"
+    return "ended by itself" if process.ended else "did not end normally"
+
+
+def killed_helpers(scan: MetricsScan) -> Iterator[str]:
+    """Yield each child process that a signal ended which no process of the run had sent."""
+    for name, process in sorted(scan.processes.items(), key=lambda item: natural(item[0])):
+        if process.death and "/" in name:
+            yield f"process {name} {_state(process)}"
 
 
 def _lost(process: ScannedProcess) -> str:
@@ -61,11 +82,13 @@ def _lost(process: ScannedProcess) -> str:
 def is_cut_short(name: str, process: ScannedProcess | None, other: ScannedProcess | None) -> bool:
     """Return whether a helper lacks its last lines because something of its run stopped it.
 
-    A helper is a child process: neither the command itself nor a rank.
-    Without recorded metrics, any process may have stopped it.
+    A helper is a child process: neither the command itself nor a rank. A rank counts if its run stopped it in both, as
+    launchers do once another rank has died. Without recorded metrics, any process may have stopped a helper.
     """
-    if process is None or other is None or process.ended or "/" not in name:
+    if process is None or other is None or process.ended:
         return False
+    if "/" not in name:
+        return process.was_stopped and other.was_stopped
     return process.was_stopped or (other.ended and not (process.outcomes or other.outcomes))
 
 

@@ -80,6 +80,21 @@ class RankAgreement:
         return f"parameters; {gradients[self.equal_gradients]}"
 
 
+@dataclass(frozen=True)
+class DeadRank:
+    """A rank that did not come to its end, although no process of the run ended it."""
+
+    rank: str
+    signal: str  # its name; empty if unknown
+    after: str  # the last thing that it is known to have done; may be empty
+
+    @property
+    def words(self) -> str:
+        """Return a sentence for users."""
+        end = f"was killed by {self.signal}" if self.signal else "ended early"
+        return f"{self.rank.replace('rank', 'rank ', 1)} {end}{f', after {self.after}' if self.after else ''}"
+
+
 def agreements(run: RunDirectory, hosts: Mapping[str, RunDirectory] | None = None) -> list[RankAgreement]:
     """Return the agreement of each optimizer that several ranks stepped, on these hosts; raise RunDamaged."""
     groups: dict[tuple[str, int, str], dict[str, Series]] = {}
@@ -99,23 +114,34 @@ def rank_of(process: str, host: str = "") -> tuple[str, str]:
     return (host, process) if match is None else (match[1], match[2])
 
 
-def deaths(run: RunDirectory, scan: MetricsScan, side: Side) -> Iterator[str]:
-    """Yield ranks of a failed run that ended early although no process of the run ended them."""
-    if not status.failed(run.run):
-        return
-    steps = {
-        trail.process: max(trail.series, key=lambda rank_series: rank_series.count, default=None)
-        for trail in trails.read(run)
-    }
+def dead_ranks(run: RunDirectory, scan: MetricsScan) -> Iterator[DeadRank]:
+    """Yield each rank that a signal ended, and of a failed run those that ended early."""
+    has_failed = status.failed(run.run)
     for name, process in sorted(scan.processes.items(), key=lambda item: natural(item[0])):
-        if rank_of(name)[0] and not (rank_of(name)[1] or process.ended or process.was_stopped):
-            last, series = steps.get(name), scan.series.get(SeriesKey(name, "collective", "mpi"))
-            progress = ""
-            if last is not None and last.count:
-                progress = f", after {counted(last.count)} of {last.name}"
-            elif series is not None and series.last is not None:
-                progress = f", after call {series.last['step']} of its collectives"
-            yield f"of the {side} run, {name.replace('rank', 'rank ', 1)} ended early{progress}"
+        rank, child = rank_of(name)
+        if not rank or child or process.was_stopped or not (process.killed_by or (has_failed and not process.ended)):
+            continue
+        yield DeadRank(rank, process.killed_by, _progress(run, scan, name))
+
+
+def _progress(run: RunDirectory, scan: MetricsScan, name: str) -> str:
+    """Return how far a process came: its last optimizer step, else its last collective; empty if none is known."""
+    steps = [series for trail in trails.read(run) if trail.process == name for series in trail.series if series.count]
+    if steps:
+        last = max(steps, key=lambda series: series.count)
+        return f"step {last.count - 1:,} of {last.name}"
+    calls = scan.series.get(SeriesKey(name, "collective", "mpi"))
+    return f"call {calls.last['step']} of its collectives" if calls is not None and calls.last is not None else ""
+
+
+def deaths(run: RunDirectory, scan: MetricsScan, side: Side) -> Iterator[str]:
+    """Yield notes on the ranks of a run that died."""
+    yield from (f"of the {side} run, {rank.words}" for rank in dead_ranks(run, scan))
+
+
+def failure(run: RunDirectory, scan: MetricsScan) -> str:
+    """Return how a run failed: its status, or a rank that died although the status is 0; else empty."""
+    return status.failure(run.run) or next((rank.words for rank in dead_ranks(run, scan)), "")
 
 
 def notes(run: RunDirectory, side: Side) -> Iterator[str]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from reprokit import entropy as entropy_profile
 from reprokit import state_files
 from reprokit.difference import SIDES, Difference, Exclusion, IgnoredThing, Role, Side, Verdict, group, overall
 from reprokit.errors import NothingComparable, RunInProgress
+from reprokit.model.agent_warning import by_cause
 from reprokit.model.run import NO_END, RunFile
 from reprokit.model.states import Loading
 from reprokit.model.switches import SwitchedPart, SwitchOption, off_in
@@ -39,8 +39,8 @@ from reprokit.verify.compare import (
     weights,
 )
 from reprokit.verify.compare.declared_outputs import DeclaredIgnores
+from reprokit.verify.compare.ends import with_roles
 from reprokit.verify.compare.match import RunPair, match
-from reprokit.verify.compare.processes import ended_in_one
 from reprokit.verify.ignores import Ignores, IgnoreUse, uses
 from reprokit.verify.read import integrity
 from reprokit.verify.read.execution import SharedTrait, shared
@@ -48,11 +48,8 @@ from reprokit.verify.read.metric_lines import OUTCOMES
 from reprokit.verify.read.scan import MetricsScan
 
 STEPS = frozenset({"loss", "epoch", "history"})  # kinds of lines that are written for steps
-# Environment facts that are known only while a training runs or when its processes end.
-_KNOWN_LATE = ("code.*", "compute.*", "data.*", "frameworks.*", "listing of *", "packages.*")
-_WRITTEN_LATE = ("random states", "outputs", "snapshots", "console")  # categories of what is written up to the end
 MAX_WARNINGS, MAX_READ = 20, 1000  # warnings of a run that are shown, and that are read
-_ENVIRONMENT, _PROCESSES = "environment", "processes"
+_ENVIRONMENT = "environment"
 # Categories whose entries are counted from the start, by calls, steps or epochs.
 _FROM_START = frozenset(["seeds", "process metrics", "weights"])
 
@@ -73,7 +70,7 @@ LEVELS = {
     "command": Level.EXECUTION,
     _ENVIRONMENT: Level.EXECUTION,
     "entropy": Level.EXECUTION,
-    _PROCESSES: Level.EXECUTION,
+    "processes": Level.EXECUTION,
     "seeds": Level.EXECUTION,
     "samples": Level.TRAINING,
     "trail": Level.TRAINING,
@@ -101,6 +98,7 @@ class Comparison:
     notes: tuple[str, ...]  # what the user must know beside the verdict
     tolerances: str = ""  # requested tolerances, in words
     ignores: tuple[IgnoreUse, ...] = ()  # the user's rules, and how often each applied
+    failures: tuple[str, str] = ("", "")  # how either run failed, in words; empty if it did not
 
     @property
     def shared(self) -> SharedTrait | None:
@@ -141,7 +139,12 @@ def require_whole(path: Path) -> None:
 
 
 def compare(
-    left_path: Path, right_path: Path, *, tolerances: Tolerances | None = None, ignores: Ignores | None = None
+    left_path: Path,
+    right_path: Path,
+    *,
+    tolerances: Tolerances | None = None,
+    ignores: Ignores | None = None,
+    strict_console: bool = False,
 ) -> Comparison:
     """Compare two finished runs; raise a RunError or NothingComparable if that is impossible."""
     left, right = RunDirectory(left_path), RunDirectory(right_path)
@@ -150,7 +153,7 @@ def compare(
     for run in (left, right):
         integrity.check(run)
     ignores = ignores or Ignores()
-    runs = match(left, right, tolerances or Tolerances(), DeclaredIgnores(ignores))
+    runs = match(left, right, tolerances or Tolerances(), DeclaredIgnores(ignores), strict_console=strict_console)
     tracker_categories = tracker_metrics.compare(runs)
     outputs_category, console_category = outputs.compare(runs), _switched_off(runs, console.compare(runs))
     runs.declared.require_obeyed()
@@ -195,8 +198,9 @@ def compare(
         *(option.sentence for option in off_in(part for run in runs.files for part in run.switched_off)),
     )
     applied = uses(ignores, tree)
-    unique = tuple(dict.fromkeys(notes))
-    return Comparison(left, right, tree, runs.normalizations.applied, unique, str(tolerances or ""), applied)
+    failures = ranks.failure(left, runs.left), ranks.failure(right, runs.right)
+    applied_normalizations, unique = runs.normalizations.applied, tuple(dict.fromkeys(notes))
+    return Comparison(left, right, tree, applied_normalizations, unique, str(tolerances or ""), applied, failures)
 
 
 def _training(trail_pair: trails.TrailPair, runs: RunPair) -> tuple[Difference, ...]:
@@ -312,7 +316,8 @@ def _limits(runs: RunPair, tree: Difference) -> Iterator[str]:
 
 def _agent_warnings(runs: RunPair) -> Iterator[str]:
     """Yield what the agents of either run warn of, each thing once."""
-    sides = [{warning.about: warning for warning in scan.warnings} for scan in (runs.left, runs.right)]
+    causes = (by_cause(scan.warnings) for scan in (runs.left, runs.right))
+    sides = [{warning.code or warning.text: warning for warning in warnings} for warnings in causes]
     for about, warning in {**sides[1], **sides[0]}.items():
         whose = "both runs' agents warn" if about in sides[0] and about in sides[1] else ""
         whose = whose or f"the {'left' if about in sides[0] else 'right'} run's agent warns"
@@ -335,20 +340,6 @@ def _is_left_out(leaf: Difference) -> bool:
     return is_whole or leaf.verdict in (Verdict.NOT_RECORDED, Verdict.INFORMATION)
 
 
-def with_roles(runs: RunPair, tree: Difference) -> Difference:
-    """Return the tree with the role of each leaf, if one of the runs or both ended early."""
-    cut_short = _cut_short_sides(runs)
-    if not cut_short:
-        return tree
-    tree = replace(tree, children=tuple(_with_role(child, child.name, cut_short) for child in tree.children))
-    if len({*map(status.ended, runs.files)}) > 1:
-        tree = replace(tree, children=tuple(map(_ends_as_consequence, tree.children)))
-    if (first := tree.first()) is None or first.role is not Role.END:
-        return tree
-    detail = f"{first.detail}; until then nothing that was recorded differs, and what else differs may follow from it"
-    return _replace_leaf(tree, first, replace(first, detail=detail))
-
-
 def _resumed_as_consequence(category: Difference) -> Difference:
     """Return a category of a resumed run; what is counted from its start differs as a consequence."""
     return _all_consequences(category) if category.name in _FROM_START else category
@@ -357,43 +348,3 @@ def _resumed_as_consequence(category: Difference) -> Difference:
 def _all_consequences(node: Difference) -> Difference:
     role = Role.CONSEQUENCE if node.role is Role.OWN and node.judged is not None else node.role
     return replace(node, role=role, children=tuple(map(_all_consequences, node.children)))
-
-
-def _cut_short_sides(runs: RunPair) -> frozenset[Side]:
-    """Return the runs that failed, were killed, or lost a process that finished in the other run."""
-    sides: set[Side] = set()
-    for run, name in zip(runs.directories, SIDES, strict=True):
-        if status.failed(run.run) or run.unfinished:
-            sides.add(name)
-    sides.update(side for name in runs.left.processes if (side := ended_in_one(name, *runs.process(name))))
-    return frozenset(sides)
-
-
-def _with_role(node: Difference, category: str, cut_short: frozenset[Side]) -> Difference:
-    """Return the tree, where lines missing in a run that ended early, and what it wrote late, are consequences."""
-    if node.judged is None:
-        return replace(node, children=tuple(_with_role(child, category, cut_short) for child in node.children))
-    if category == _ENVIRONMENT:
-        is_late = any(fnmatchcase(node.name, pattern) for pattern in _KNOWN_LATE)
-        if not (is_late and node.lacking in cut_short and node.can_change_results):
-            return node
-        detail = f"the {node.lacking} run ended before it could tell"
-        return replace(node, detail=detail, can_change_results=False, role=Role.CONSEQUENCE)
-    if node.role is Role.OWN and (node.lacking in cut_short or category in _WRITTEN_LATE):
-        return replace(node, role=Role.CONSEQUENCE)
-    return node
-
-
-def _ends_as_consequence(category: Difference) -> Difference:
-    """Return a category; ends of processes follow from the exit status, if that says how a run ended."""
-    if category.name != _PROCESSES:
-        return category
-    children = (leaf if leaf.role is Role.OWN else replace(leaf, role=Role.CONSEQUENCE) for leaf in category.children)
-    return replace(category, children=tuple(children))
-
-
-def _replace_leaf(node: Difference, old: Difference, new: Difference) -> Difference:
-    """Return the tree with one leaf replaced."""
-    if node is old:
-        return new
-    return replace(node, children=tuple(_replace_leaf(child, old, new) for child in node.children))

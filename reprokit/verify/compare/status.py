@@ -46,6 +46,18 @@ def ended(run: RunFile) -> str:
     return f"exit code {run.exit_code}"
 
 
+def end_words(run: RunFile) -> str:
+    """Return how a failed run ended, as the end of a sentence."""
+    return f"was {ended(run)}" if run.signal is not None else f"failed with {ended(run)}"
+
+
+def failure(run: RunFile) -> str:
+    """Return how a run failed, in short; empty if it did not."""
+    if not failed(run):
+        return ""
+    return ended(run) if run.exit_code is None else f"status {run.exit_code}"
+
+
 def failed(run: RunFile) -> bool:
     """Return whether the run is known to have failed."""
     return run.status == FAILED or (run.status == FINISHED and (run.signal is not None or run.exit_code != 0))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from reprokit.difference import Difference, Verdict, compared, group, missing
 from reprokit.verify.compare.match import Raw, RunPair, SeriesPair
 from reprokit.verify.compare.processes import marked_if_stopped
-from reprokit.verify.compare.series_leaves import LinePoint, LineWording, at_end, judged, leaf, numbered
+from reprokit.verify.compare.series_leaves import LinePoint, LineWording, at_end, judged, leaf, numbered, title
 from reprokit.verify.read.metric_lines import END_WEIGHTS
 
 
@@ -17,6 +17,12 @@ def compare(runs: RunPair) -> Difference:
     children += [marked_if_stopped(runs, pair, _end(pair)) for pair in runs.of(END_WEIGHTS)]
     children += [marked_if_stopped(runs, pair, leaf(pair, _STEPS)) for pair in runs.of("optimizer")]
     return judged(group("weights", tuple(children)), runs.accepted("weights"))
+
+
+def written_at_end(runs: RunPair) -> frozenset[str]:
+    """Return the names of the nodes of what a process writes at its end: it says nothing of an earlier step."""
+    ends = {title(pair.key, _END.noun) for pair in runs.of(END_WEIGHTS)}
+    return frozenset(ends | {title(pair.key, _STEPS.noun) for pair in runs.of("optimizer")})
 
 
 def _end(pair: SeriesPair) -> Difference:

@@ -320,7 +320,7 @@ class OrdersLine(MetricLine, frozen=True, tag="orders"):
 
 
 class EndLine(MetricLine, frozen=True, tag="end"):
-    """States that the process ended normally."""
+    """States that the process came to the end of its program."""
 
 
 KINDS: dict[str, type[MetricLine]] = {str(line.__struct_config__.tag): line for line in MetricLine.__subclasses__()}

@@ -37,6 +37,7 @@ _UNCHECKED = frozenset(
         rundir.SEEDS,
         rundir.ORDERS,
         rundir.SIGNALS,
+        rundir.KILLED,
         rundir.RESERVE,
     }
 )

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from reprokit.errors import ReprokitError, RunDamaged
 from reprokit.model.agent_warning import AgentWarning, distinct
+from reprokit.model.run import RunFile, signal_name
 from reprokit.printable import printable
 from reprokit.rundir import METRICS, RunDirectory
 from reprokit.verify.read import metric_lines
@@ -103,9 +104,15 @@ class ScannedProcess:
     total: int = 0  # sum of the lines' numbers
     began: bool = False
     ended: bool = False
-    was_stopped: bool = False  # ended early by a signal of another process of the run
+    was_stopped: bool = False  # ended by a signal of another process of the run
+    killed_by: str = ""  # the name of the signal that ended it, as its parent saw
     outcomes: bool = False  # it recorded losses, weights or the like, so it is no helper
     agent: metric_lines.AgentStartLine | None = None
+
+    @property
+    def death(self) -> str:
+        """Return the signal that ended it, unless another process of the run sent it."""
+        return "" if self.was_stopped else self.killed_by
 
     @property
     def whole(self) -> bool:
@@ -243,10 +250,18 @@ def scan(
             _add_to_series(run, result, named_line, normalizations)
     for series in result.series.values():
         series.close()
-    targets = {signal.target for signal in run.run.signals}
-    for process in result.processes.values():
-        process.was_stopped = not process.ended and process.agent is not None and process.agent.pid in targets
+    _add_ends(run.run, result)
     return result
+
+
+def _add_ends(run: RunFile, result: MetricsScan) -> None:
+    """Add to each process which signal ended it, and whether another process of the run sent it."""
+    targets = {signal.target for signal in run.signals}
+    signals = {killed.process: signal_name(killed.number) for killed in run.killed}
+    for process in result.processes.values():
+        pid = None if process.agent is None else process.agent.pid
+        process.killed_by = "" if pid is None else signals.get(pid, "")
+        process.was_stopped = pid in targets and (not process.ended or bool(process.killed_by))
 
 
 def _add_fact(result: MetricsScan, named_line: NamedLine) -> bool:

@@ -65,6 +65,7 @@ def _command(summary: RunSummary) -> Iterator[tuple[str, str]]:
     yield "directory", run.working_directory
     lasted = f", {seconds(run.duration)}" if run.duration is not None else ""
     yield "started", f"{run.started}{lasted}, on {run.host}, by reprokit {run.reprokit}"
+    yield from _limited("ended", iter(summary.deaths))
 
 
 def _environment(summary: RunSummary) -> Iterator[tuple[str, str]]:

@@ -16,12 +16,13 @@ import msgspec
 from reprokit import entropy, findings, trails
 from reprokit.errors import RunDamaged, RunError
 from reprokit.findings import FindingsFile
+from reprokit.model.agent_warning import by_cause
 from reprokit.model.outputs import OutputsFile
 from reprokit.model.run import FAILED, FINISHED, NO_END, RunFile
 from reprokit.model.switches import SWITCHES, off_in
 from reprokit.rundir import ENTROPY, RunDirectory
 from reprokit.trails import Series, Trail
-from reprokit.verify.compare import console, script_variables, tracker_metrics
+from reprokit.verify.compare import console, processes, ranks, script_variables, tracker_metrics
 from reprokit.verify.compare.match import Raw
 from reprokit.verify.compare.status import ended
 from reprokit.verify.read import integrity
@@ -76,6 +77,17 @@ class RunSummary:
     def succeeded(self) -> bool:
         """Return whether the training ended with exit status 0."""
         return self.run.status == FINISHED and self.run.signal is None and self.run.exit_code == 0
+
+    @cached_property
+    def deaths(self) -> list[str]:
+        """Return the ranks that died and the helpers that a signal ended, in words; none of a run in progress."""
+        if self.in_progress:
+            return []
+        try:
+            dead = [rank.words for rank in ranks.dead_ranks(self.directory, self.scan)]
+        except RunError:  # a damaged trail, which is reported
+            dead = []
+        return [*dead, *processes.killed_helpers(self.scan)]
 
     @property
     def state(self) -> str:
@@ -209,7 +221,7 @@ def _uncovered(summary: RunSummary) -> Iterator[str]:
 def warnings(summary: RunSummary) -> list[str]:
     """Return the warnings of launcher and agent, each once."""
     texts = list(dict.fromkeys([*summary.run.warnings, *summary.problems, *_damage_warnings(summary)]))
-    return texts + [f"the agent: {warning.text}" for warning in summary.scan.warnings if warning.text]
+    return texts + [f"the agent: {warning.text}" for warning in by_cause(summary.scan.warnings) if warning.text]
 
 
 def _damage_warnings(summary: RunSummary) -> Iterator[str]:
@@ -264,7 +276,14 @@ def document(summary: RunSummary) -> dict[str, Any]:
 def _process(name: str, summary: RunSummary) -> dict[str, Any]:
     process = summary.scan.processes[name]
     python = f"{process.agent.implementation} {process.agent.python}" if process.agent is not None else None
-    return {"identity": name, "python": python, "ended": process.ended, "lines": process.count, "lost": process.lost}
+    return {
+        "identity": name,
+        "python": python,
+        "ended": process.ended,
+        "killed_by": process.killed_by,
+        "lines": process.count,
+        "lost": process.lost,
+    }
 
 
 def _series(key: SeriesKey, series: ScannedSeries) -> dict[str, Any]:
