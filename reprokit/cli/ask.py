@@ -14,7 +14,8 @@ from reprokit.cli import options
 from reprokit.cli.output import print_json, stdout_kept
 from reprokit.cli.streams import ending_with
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
-from reprokit.printable import printable
+from reprokit.printable import listed, printable
+from reprokit.verify.verdict import tensors_proof
 
 if TYPE_CHECKING:
     from reprokit.model.question import TensorSelection
@@ -40,7 +41,9 @@ def command(
     TENSORS are collections (weights, biases, gradients, losses, metrics, inputs, outputs,
     optimizer_variables, all; of boosters hyperparameters, trees, predictions, labels, feature_importance,
     full_shap, average_shap), regular expressions, or a TOML file. The trail proves that the replay is RUN; from the
-    step on where it is not, nothing is saved. Exit codes: 0 all is proved, 1 not all, 2 failure.
+    step on where it is not, nothing is saved. What the trail does not see, such as outputs and evaluations, a second
+    replay must give again, or it is saved as not proved. Exit codes: 0 all is proved or was given again, 1 not all,
+    2 failure.
     """
     from reprokit.launch.interruption import Interrupted
     from reprokit.launch.messages import say
@@ -53,8 +56,8 @@ def command(
     except Interrupted as interrupted:
         say(f"interrupted; nothing was added to {run}")
         sys.exit(128 + interrupted.number)
-    is_proved = replay.proof.holds and not added.unproved | len(added.differing)
-    with ending_with(EXIT_IDENTICAL if is_proved else EXIT_DIFFERENT):
+    is_open = added.unproved or added.differing or added.gaps or added.unmatched
+    with ending_with(EXIT_IDENTICAL if replay.proof.holds and not is_open else EXIT_DIFFERENT):
         if as_json:
             print_json(_document(replay, added))
         else:
@@ -67,15 +70,17 @@ def _asked(recording: rundir.RunDirectory, selection: TensorSelection) -> tuple[
     from reprokit.launch.interruption import Interruption
     from reprokit.model.question import Question
     from reprokit.questions.replays import ask
-    from reprokit.questions.tensors import add
+    from reprokit.questions.tensors import add, has_unseen
 
     question = Question(steps=selection.steps, tensors=selection)
     with (
         tempfile.TemporaryDirectory(prefix=".ask-", dir=recording.path.parent, ignore_cleanup_errors=True) as place,
         Interruption() as interruption,
     ):
-        replay = ask(recording, question, Path(place) / "replay", interruption)
-        return replay, add(replay, recording)
+        replay, second = ask(recording, question, Path(place) / "replay", interruption), None
+        if has_unseen(replay, recording):
+            second = ask(recording, question, Path(place) / "second", interruption, is_silent=True)
+        return replay, add(replay, recording, selection, second)
 
 
 def _lines(run: Path, replay: AnsweredReplay, added: AddedTensors) -> list[str]:
@@ -87,14 +92,18 @@ def _lines(run: Path, replay: AnsweredReplay, added: AddedTensors) -> list[str]:
         first = proof.diverged[0]
         lines.append(f"the replay is not that run from step {first.step:,} on, by its {first.quantity}")
         lines.extend(f"changed since the recording: {change}" for change in replay.changes[:MAX_NAMED])
-    elif proof.steps:
-        lines.append(f"proved: the replay is that run in each of {_proved_steps(replay, added):,} steps")
+    if not proof.steps:
+        lines.append("the trails of run and replay have no step in common")
     else:
-        lines.append("nothing is proved: the trails of run and replay have no step in common")
+        gaps = {gap.value: names for gap, names in added.gaps.items()}
+        counts = _proved_steps(replay, added), added.seen, added.agreed
+        lines += tensors_proof(*counts, gaps, is_all=not added.unmatched)
     if added.unproved:
         lines.append(f"{added.unproved:,} values were refused, as nothing proves that they are of that run")
     if added.has_unproved_gradients:
         lines.append("reading gradients in TensorFlow's functions may change last bits; ask for others without them")
+    if added.unmatched:
+        lines.append(f"nothing was saved for {listed(added.unmatched, MAX_NAMED)}: check names, --steps and --mode")
     for name in added.differing[:MAX_NAMED]:
         lines.append(f"{name}: the run holds another value than its replay, which was left as it is")
     return lines
@@ -107,6 +116,10 @@ def _document(replay: AnsweredReplay, added: AddedTensors) -> dict[str, object]:
         "known": added.existing,
         "refused": added.unproved,
         "differing": added.differing,
+        "seen": added.seen,
+        "agreed": added.agreed,
+        "unproved": {gap.name.lower(): names for gap, names in added.gaps.items()},
+        "unmatched": added.unmatched,
         "tensors": sorted(added.names),
         "steps": sorted(added.steps),
         "proved_steps": _proved_steps(replay, added),

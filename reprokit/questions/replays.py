@@ -32,7 +32,7 @@ class AnsweredReplay:
     run: RunDirectory
     launch_result: LaunchResult
     proof: ReplayProof
-    changes: tuple[str, ...] = ()  # since the recording; variables of the environment only where the replay is another
+    changes: tuple[str, ...] = ()  # since the recording
 
 
 def ask(
@@ -59,7 +59,7 @@ def ask(
     proof = prove(recording, replay)
     is_whole = needs_proof and result.ended.exit_code == 0 and not replay.has(f"{ANSWERS}/{ENOUGH}")
     proof = with_end_weights(proof, recording, replay) if is_whole else proof
-    changes = [*replay.run.changed, *(_changed_variables(recording, replay) if not proof.holds else ())]
+    changes = [*replay.run.changed, *_changed_variables(recording, replay)]
     return AnsweredReplay(replay, result, proof, tuple(changes))
 
 

@@ -17,16 +17,21 @@ from reprokit import rundir
 from reprokit.bounds import bounded_names, open_file
 from reprokit.errors import CannotWriteRun, RunDamaged, reason, refused_as
 from reprokit.launch.early_end import ENOUGH
+from reprokit.model.question import TensorSelection
 from reprokit.model.run import FINISHED
 from reprokit.questions.proof import ReplayProof
 from reprokit.questions.replays import AnsweredReplay
+from reprokit.questions.seen_values import ProofGap, SeenValues, collections_of, gap
 from reprokit.rundir import RunDirectory
+from reprokit.tensor_selection import ALL
 
 INDEX, SHARD = ".jsonl", ".safetensors"
 MAX_INDEX = 4 << 30  # bytes
 MAX_HEAD = 64 << 20
 BLOCK = 16 << 20
 _SHARD = re.compile(r"([0-9]{6,9})" + re.escape(SHARD))
+
+_GAPS = {reason.name.lower(): reason for reason in ProofGap}
 
 ValueKey = tuple[Any, ...]  # step, mode, name and call of a value, and the names of its reductions
 
@@ -40,22 +45,61 @@ class AddedTensors:
     unproved: int = 0  # number not added, as their steps are not proved
     has_unproved_gradients: bool = False  # of TensorFlow, whose functions may compute other bits if these are read
     differing: list[str] = field(default_factory=list)  # existing values that differ from the replay's
+    seen: int = 0  # values, new or existing, that the trail proves
+    agreed: int = 0  # that it does not see, and that a second replay gave again
+    gaps: dict[ProofGap, list[str]] = field(default_factory=dict)  # saved values that are not proved, by reason
+    unmatched: list[str] = field(default_factory=list)  # words of the question that no value was saved for
     proved_steps: int = 0  # largest number of a process
     names: set[str] = field(default_factory=set)
     steps: set[int] = field(default_factory=set)
 
 
-def add(replay: AnsweredReplay, recording: RunDirectory) -> AddedTensors:
-    """Add the tensors that a replay saved to its recording."""
+def has_unseen(replay: AnsweredReplay, recording: RunDirectory) -> bool:
+    """Return whether a replay saved new values that its trail does not see: only a second one can confirm them."""
+    return any(merge.has_unseen() for merge in _merges(replay, recording, None, AddedTensors()))
+
+
+def add(
+    replay: AnsweredReplay, recording: RunDirectory, selection: TensorSelection, second: AnsweredReplay | None = None
+) -> AddedTensors:
+    """Add the tensors that a replay saved to its recording; a second replay confirms what the trail does not see."""
     added = AddedTensors()
-    source, target = replay.run.path / rundir.TENSORS, recording.path / rundir.TENSORS
-    if source.is_dir():
+    target = recording.path / rundir.TENSORS
+    if (replay.run.path / rundir.TENSORS).is_dir():
         with refused_as(CannotWriteRun, target, "free space, and ask again"):
             target.mkdir(mode=0o700, exist_ok=True)
             with _locked(target):
-                for name in bounded_names(source, INDEX):
-                    _TensorMerge(replay, recording, source, target, name.removesuffix(INDEX), added).run()
+                for merge in _merges(replay, recording, second, added):
+                    merge.run()
+    added.unmatched = _unmatched(replay, selection)
     return added
+
+
+def _merges(
+    replay: AnsweredReplay, recording: RunDirectory, second: AnsweredReplay | None, added: AddedTensors
+) -> Iterator[_TensorMerge]:
+    source = replay.run.path / rundir.TENSORS
+    for name in bounded_names(source, INDEX) if source.is_dir() else ():
+        yield _TensorMerge(replay, recording, name.removesuffix(INDEX), added, second)
+
+
+def _unmatched(replay: AnsweredReplay, selection: TensorSelection) -> list[str]:
+    """Return the collections and regular expressions for which the replay saved nothing."""
+    source, names = replay.run.path / rundir.TENSORS, {}
+    for index in bounded_names(source, INDEX) if source.is_dir() else ():
+        lines = list(_lines(source / index))
+        saved, collections = {line["name"] for line in lines if "step" in line}, collections_of(lines)
+        names.update({name: collections.get(name, []) for name in saved})
+    unmatched = [
+        word
+        for rule in selection.rules
+        for word, is_matched in (
+            *((word, any(word in of for of in names.values())) for word in rule.collections),
+            *((word or ALL, any(re.search(word, name) for name in names)) for word in rule.patterns),
+        )
+        if not is_matched
+    ]
+    return list(dict.fromkeys(unmatched))
 
 
 @contextmanager
@@ -73,11 +117,18 @@ class _TensorMerge:
     """Adds the saved values of one process."""
 
     def __init__(
-        self, replay: AnsweredReplay, recording: RunDirectory, source: Path, target: Path, key: str, added: AddedTensors
+        self,
+        replay: AnsweredReplay,
+        recording: RunDirectory,
+        key: str,
+        added: AddedTensors,
+        second: AnsweredReplay | None,
     ) -> None:
-        self._source, self._target, self._key, self._added = source, target, key, added
-        self._lines = list(_lines(source / f"{key}{INDEX}"))
+        self._source, self._target = replay.run.path / rundir.TENSORS, recording.path / rundir.TENSORS
+        self._key, self._added = key, added
+        self._lines = list(_lines(self._source / f"{key}{INDEX}"))
         self._existing: dict[ValueKey, str] = {}
+        self._existing_gaps: dict[ValueKey, ProofGap] = {}
         self._declared: set[str] = set()
         self._is_begun = self._read_existing()
         self._is_of_tensorflow = bool(self._lines) and self._lines[0].get("framework") == "tensorflow"
@@ -88,6 +139,37 @@ class _TensorMerge:
         run, diverged = replay.run.run, replay.proof.holds_until(process)
         is_whole = diverged is None and recording.run.status == FINISHED and run.exit_code == recording.run.exit_code
         self._is_whole = is_whole and not replay.run.has(f"{rundir.ANSWERS}/{ENOUGH}")
+        self._collections, self._seen = collections_of(self._lines), SeenValues(recording, replay.proof, process)
+        self._has_changes = bool(replay.changes)
+        self._again = _values_again(second, key, process)
+
+    def has_unseen(self) -> bool:
+        """Return whether there are new values, of proved steps, that the trail does not see."""
+        return any(
+            self._is_proved(line["step"]) and _value_key(line) not in self._existing and not self._sees(line)
+            for line in self._lines
+            if "step" in line
+        )
+
+    def _sees(self, line: dict[str, Any]) -> bool:
+        return self._seen.sees(line["name"], line.get("mode", ""), self._collections.get(line["name"], ()))
+
+    def _gap(self, line: dict[str, Any]) -> ProofGap | None:
+        """Return why a value is not proved, and count it."""
+        added, key = self._added, _value_key(line)
+        reason: ProofGap | None
+        if self._sees(line):
+            added.seen += 1
+            return None
+        if key in self._existing:
+            reason = self._existing_gaps.get(key)
+        else:
+            reason = gap(_content(line), self._again.get(key), self._has_changes)
+        if reason is None:
+            added.agreed += 1
+        else:
+            added.gaps.setdefault(reason, []).append(f"{line['name']} at step {line['step']}")
+        return reason
 
     def _proved_steps(self, proof: ReplayProof, process: str) -> int:
         """Return the number of steps that are proved; an optimizer that began later is compared from its own step 0."""
@@ -107,6 +189,8 @@ class _TensorMerge:
                 self._declared.add(str(line["tensor"]))
             elif "step" in line:
                 self._existing[_value_key(line)] = _content(line)
+                if "unproved" in line:
+                    self._existing_gaps[_value_key(line)] = _GAPS.get(line["unproved"], ProofGap.ONCE)
         return True
 
     def run(self) -> None:
@@ -140,11 +224,13 @@ class _TensorMerge:
             added.unproved += 1
             added.has_unproved_gradients |= self._is_of_tensorflow and line["name"].startswith("gradient/")
             return False
-        existing = self._existing.get(key)
+        existing, reason = self._existing.get(key), self._gap(line)
         added.names.add(line["name"])
         added.steps.add(line["step"])
         if existing is None:
             added.values += 1
+            if reason is not None:
+                line["unproved"] = reason.name.lower()
             return True
         added.existing += 1
         if existing != _content(line):
@@ -208,6 +294,16 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
                 yield msgspec.json.decode(line, type=dict[str, Any])
             except (msgspec.MsgspecError, RecursionError) as error:
                 raise RunDamaged(f"{path}, line {number}: {reason(error)}; its tensors cannot be read") from None
+
+
+def _values_again(second: AnsweredReplay | None, key: str, process: str) -> dict[ValueKey, str]:
+    """Return the contents of a second replay's values, up to the step on from which it is another run."""
+    path = None if second is None else second.run.path / rundir.TENSORS / f"{key}{INDEX}"
+    if second is None or path is None or not path.is_file():
+        return {}
+    until = second.proof.holds_until(process)
+    lines = [line for line in _lines(path) if "step" in line]
+    return {_value_key(line): _content(line) for line in lines if until is None or line["step"] < until}
 
 
 def _value_key(line: dict[str, Any]) -> ValueKey:

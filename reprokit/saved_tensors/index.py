@@ -52,6 +52,7 @@ class IndexLine(msgspec.Struct, frozen=True):
     digest: Text = ""
     shape: Annotated[list[Count], msgspec.Meta(max_length=64)] = []
     reductions: Annotated[dict[Text, Number], msgspec.Meta(max_length=64)] = {}
+    unproved: Text = ""  # why 'ask' could not prove a value that no trail sees; empty for all others
     passed: Count | None = None
     dropped: Annotated[int, msgspec.Meta(ge=-1, le=1 << 53)] | None = None  # -1: everything that follows
     why: Text = ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from reprokit.difference import BookkeepingKind, Difference, Verdict
@@ -89,6 +89,22 @@ def _verdict_words(comparison: Comparison) -> str:
     but_for = _but_for([comparison])
     what = _compared(comparison) if but_for else EVERYTHING
     return f"identical{_both_failed([comparison])}: {what}, bit for bit{but_for}{addition}"
+
+
+def tensors_proof(steps: int, seen: int, agreed: int, gaps: Mapping[str, Sequence[str]], is_all: bool) -> Iterator[str]:
+    """Yield what is known of tensors that a replay saved, which is its run in so many steps by the trail.
+
+    ``gaps`` are the values that are not proved, by reason; ``is_all`` says whether all that was asked for was saved.
+    """
+    is_run = f"the replay is that run in each of {steps:,} steps"
+    if seen and is_all and not (agreed or gaps):
+        yield f"proved: {is_run}"
+    elif seen or agreed or gaps:
+        yield f"{is_run}: of what the trail sees, {seen:,} values are proved"
+    if agreed:
+        yield f"{agreed:,} values, which the trail does not see, are the same in a second replay"
+    for reason, names in gaps.items():
+        yield f"not proved: {len(names):,} values, first {names[0]}: the trail does not see them, and {reason}"
 
 
 def hosts_line(result: HostsComparison) -> str:

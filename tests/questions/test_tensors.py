@@ -122,6 +122,50 @@ def test_pytorch_tensors_are_saved_as_they_were_and_asked_for_afterwards(tmp_pat
     _histograms_hold_each_value(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("kind", "gap"),
+    [
+        ("clock", "differs"),
+        pytest.param("constant", "", marks=pytest.mark.slow),
+        pytest.param("file", "changed", marks=pytest.mark.slow),
+        pytest.param("variable", "changed", marks=pytest.mark.slow),
+    ],
+)
+def test_what_the_trail_does_not_see_is_proved_by_no_replay(tmp_path: Path, kind: str, gap: str) -> None:
+    """A second one must give it again; what both read anew may have changed since the recording."""
+    reprokit, scale = Reprokit(tmp_path), tmp_path / "scale.txt"
+    scale.write_text("1")
+    command = [sys.executable, str(TRAININGS / "asked_unseen.py"), kind]
+    assert reprokit.run("record", "-o", "run", "--", *command).returncode == 0
+    scale.write_text("2")
+    variables = {"SCALE": "2"} if kind == "variable" else {}
+    done = reprokit.run("ask", "run", "all", "--mode", "train,eval", "--json", environment=variables)
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["refused"]) == (1 if gap else 0, 0), done.stderr
+    assert list(answer["unproved"]) == ([gap] if gap else [])
+    marked = {(line["mode"], line["name"]) for line in Saved(tmp_path / "run").lines if "unproved" in line}
+    unseen = {("eval", "Linear_input_0"), ("eval", "Linear_output_0"), *UNTRAINED}
+    assert marked >= (unseen if gap else set())
+    seen = {("train", name) for name in ("weight", "gradient/weight", "loss", "optimizer#0/weight/exp_avg")}
+    assert not marked & seen
+    assert answer["seen"] >= 4 * len(seen)
+    again = reprokit.run("ask", "run", "outputs", "--mode", "eval", environment=variables)
+    assert again.returncode == (1 if gap else 0)
+    assert "proved: the replay is that run" not in again.stdout
+
+
+UNTRAINED = {("train", "model#1.Linear_input_0"), ("train", "model#1.Linear_output_0")}
+
+
+def test_what_no_value_was_saved_for_is_not_proved(tmp_path: Path) -> None:
+    command = [sys.executable, str(TRAININGS / "asked_unseen.py"), "constant"]
+    assert Reprokit(tmp_path).run("record", "-o", "run", "--", *command).returncode == 0
+    done = Reprokit(tmp_path).run("ask", "run", "nowhere", "metrics")
+    assert done.returncode == 1
+    assert "nothing was saved for metrics, nowhere: check names, --steps and --mode" in done.stdout
+    assert "proved" not in done.stdout
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("buffer", ["256M", "1M"])
 def test_tensors_of_a_gpu_are_saved_as_they_were_and_asked_for_afterwards(tmp_path: Path, buffer: str) -> None:

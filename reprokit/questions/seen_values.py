@@ -1,0 +1,69 @@
+"""Says of which saved values a trail sees all that they are made of, and why others are not proved."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from enum import Enum
+from typing import Any
+
+from reprokit import trails
+from reprokit.questions.proof import ReplayProof
+from reprokit.rundir import RunDirectory
+
+TRAIN = "train"
+GRADIENT = "gradient/"
+_OF_MODELS = frozenset(["trees", "hyperparameters", "feature_importance"])  # the trail has each round's model
+_BOOSTING = ("xgboost", "lightgbm")
+
+
+class ProofGap(Enum):
+    """Why a value is not proved, though the replay is the run by its trail, which does not see the value."""
+
+    DIFFERS = "a second replay gave another value"
+    ONCE = "a second replay did not give it"
+    CHANGED = "something changed since the recording, which each replay may read"
+
+
+class SeenValues:
+    """The values of one process that its trail sees."""
+
+    def __init__(self, recording: RunDirectory, proof: ReplayProof, process: str) -> None:
+        self._results = frozenset(proof.results)
+        self._names: set[str] = set()
+        self._is_boosting = False
+        for trail in trails.read(recording):
+            for series in trail.series if trail.process == process else ():
+                self._is_boosting |= series.framework in _BOOSTING
+                if not any(step.partial for step in series.steps()):
+                    self._names.update(tensor.name for _, table in series.tables for tensor in table)
+
+    def sees(self, name: str, mode: str, collections: Collection[str]) -> bool:
+        """Return whether each step of the trail has digests of all that this value is made of."""
+        if mode != TRAIN:
+            return False
+        if name == "loss":
+            return "loss" in self._results
+        if name.startswith(GRADIENT):
+            return "gradients" in self._results and name.removeprefix(GRADIENT) in self._names
+        if "optimizer_variables" in collections:
+            parameter = name.partition("/")[2].rpartition("/")[0]
+            return {"gradients", "parameters"} <= self._results and parameter in self._names
+        if "parameters" not in self._results:
+            return False
+        if self._is_boosting:
+            return not _OF_MODELS.isdisjoint(collections)
+        return not {"weights", "biases"}.isdisjoint(collections) and name in self._names
+
+
+def gap(content: str, again: str | None, has_changes: bool) -> ProofGap | None:
+    """Return why a value that the trail does not see is not proved; None if a second replay gave it again."""
+    if again is None:
+        return ProofGap.ONCE
+    if again != content:
+        return ProofGap.DIFFERS
+    return ProofGap.CHANGED if has_changes else None
+
+
+def collections_of(lines: Collection[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return the collections of each tensor that an index declares."""
+    return {line["tensor"]: line.get("collections", []) for line in lines if "tensor" in line}
