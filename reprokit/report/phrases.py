@@ -6,14 +6,8 @@ import shlex
 from collections.abc import Callable, Iterator
 
 from reprokit.report.facts import AuditFacts, RunReport
+from reprokit.verify.verdict import BUT_FOR_DECLARED, OUTCOMES
 
-OUTCOMES = {
-    "identical": "Identical, bit for bit",
-    "different": "Different",
-    "tolerated": "Not identical, within the tolerance asked for",
-    "failed": "Failed: a run did not end successfully",
-    "not-compared": "Not compared",
-}
 EXECUTED = {
     "unknown": "This was made from run directories alone. Whoever made it did not execute what they describe, and"
     " cannot tell whether it was executed as they say.",
@@ -57,7 +51,7 @@ _RUN_ROWS: tuple[tuple[str, Callable[[RunReport], str]], ...] = (
 def outcome(facts: AuditFacts) -> str:
     """Return what came out in a few words."""
     if facts.verdict.outcome == "identical" and any(rule.times for rule in facts.ignored):
-        return "Identical, but for what was declared that it may differ"
+        return BUT_FOR_DECLARED
     return OUTCOMES[facts.verdict.outcome]
 
 

@@ -134,6 +134,50 @@ def files_line(tree: Difference) -> str:
     return f"identical: {content}"
 
 
+# ---- of parts of a comparison -----------------------------------------------------------------------------------
+
+
+def same_until(steps: str, step: int, but_for: str = "") -> str:
+    """Return up to which step nothing differs but what has no effect."""
+    return f"identical for {steps}{but_for}; at step {step:,}" if step else "at step 0, the first,"
+
+
+def same_then_ends(steps: str, side: str, of_other: str) -> str:
+    """Return that one run ends while nothing differs."""
+    return f"identical for {steps}, then the {side} run ends; the other has {of_other}"
+
+
+def same_as_far(steps: str) -> str:
+    """Return that nothing differs in the steps that both runs have."""
+    return f"identical for {steps}, as far as both go"
+
+
+def same_from_there(steps: str) -> str:
+    """Return that a resumed run is the other one from its first step on."""
+    return f"all {steps} from there on are identical"
+
+
+def equal_predictions(text: str) -> str:
+    """Return that all predictions of two runs have the same bits."""
+    return f"{text}, exactly equal"
+
+
+def exact_share(share: str, kinds: str) -> str:
+    """Return what part of its requests a replay was answered as recorded, and the numbers by kind."""
+    return f"{share} exact ({kinds})"
+
+
+NOT_EXACTLY = "what was not answered exactly:"
+OUTCOMES = {  # of a report
+    "identical": "Identical, bit for bit",
+    "different": "Different",
+    "tolerated": "Not identical, within the tolerance asked for",
+    "failed": "Failed: a run did not end successfully",
+    "not-compared": "Not compared",
+}
+BUT_FOR_DECLARED = "Identical, but for what was declared that it may differ"
+
+
 # ---- of several pairs of runs: studies, reproductions, gates -------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from reprokit import trails
 from reprokit.model.states import Switch
 from reprokit.printable import listed
 from reprokit.trails import Series, TrailStep, TrailTensor
+from reprokit.verify.verdict import same_then_ends, same_until
 
 BLOCK = 4096  # steps compared as bytes first, and decoded only if these differ
 GENERATORS = ("torch", "python", "numpy")
@@ -299,11 +300,12 @@ def sentence(diff: SeriesDivergence, name: str) -> str:
     if name == LENGTH:
         return _length_words(diff)
     step = diff.step(name)
-    beginning = f"identical for {counted(step)}; at step {step:,}" if step else "at step 0, the first,"
+    but_for = ""
     if name == INPUTS and quantity.first != step:
-        beginning = f"identical for {counted(step)} but for model inputs that changed no result; at step {step:,}"
-    elif step and quantity.first == 0:  # a generator that no step drew from before
-        beginning = f"identical for {counted(step)} but for generators that no step draws from; at step {step:,}"
+        but_for = " but for model inputs that changed no result"
+    elif quantity.first == 0:  # a generator that no step drew from before
+        but_for = " but for generators that no step draws from"
+    beginning = same_until(counted(step), step, but_for)
     subject, verb = noun(diff, name).partition(" of ")[0], "are" if name in _PLURAL else "is"
     parts = [f"{beginning} the {subject} {verb} the first to differ{_tensor_names(quantity)}"]
     is_known = name == TENSORS or None not in (quantity.left, quantity.right) or bool(quantity.tensors)
@@ -315,7 +317,7 @@ def sentence(diff: SeriesDivergence, name: str) -> str:
 def _length_words(diff: SeriesDivergence) -> str:
     counts = diff.left.count, diff.right.count
     side = "left" if counts[0] < counts[1] else "right"
-    return f"identical for {counted(min(counts))}, then the {side} run ends; the other has {counted(max(counts))}"
+    return same_then_ends(counted(min(counts)), side, counted(max(counts)))
 
 
 def cause_words(diff: SeriesDivergence, name: str, step: int) -> str:

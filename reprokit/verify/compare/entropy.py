@@ -8,6 +8,7 @@ from reprokit.difference import Difference, Verdict, compared, group, informatio
 from reprokit.model.run import Fidelity, RunFile
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.match import RunPair
+from reprokit.verify.verdict import exact_share
 
 
 def compare(runs: RunPair) -> Difference:
@@ -139,7 +140,7 @@ def in_words(fidelity: Fidelity) -> str:
     parts = [f"{count} {kind}" for kind, count in fidelity.kinds.items() if count or kind == "exact"]
     if not fidelity.requests:
         return f"the replay asked for nothing ({fidelity.unused} unused)" if fidelity.unused else "no requests"
-    return f"{percent_exact(fidelity)} exact ({', '.join(parts)})"
+    return exact_share(percent_exact(fidelity), ", ".join(parts))
 
 
 def percent_exact(fidelity: Fidelity) -> str:

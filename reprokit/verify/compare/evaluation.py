@@ -20,6 +20,7 @@ from reprokit.verify.compare.series_leaves import judged, judged_leaf, leaf, num
 from reprokit.verify.read import metric_lines
 from reprokit.verify.read.evaluation_columns import EvaluationColumn
 from reprokit.verify.read.metric_lines import EvaluationLine, shown
+from reprokit.verify.verdict import equal_predictions
 
 Counts = dict[str, list[int]]  # numbers of right and of all predictions, by label
 
@@ -75,7 +76,7 @@ def _equal_leaf(pair: SeriesPair) -> Difference:
     result = leaf(pair, EVALUATION["evaluation"])
     if result.verdict is not Verdict.IDENTICAL:
         return result
-    text = f"{result.left}, exactly equal"
+    text = equal_predictions(result.left)
     return Difference(result.name, Verdict.IDENTICAL, text, text)
 
 
@@ -210,7 +211,7 @@ def _predictions(match: EvaluationMatch, name: str) -> Iterator[Difference]:
         place = predictions.first_beyond or place
         yield different("predictions", place.left, place.right, meaning, _verdict(match), figures)
     elif predictions.compared and not unknown and not match.types:
-        text = f"{predictions.compared} predictions, exactly equal"
+        text = equal_predictions(f"{predictions.compared} predictions")
         yield Difference("predictions", Verdict.IDENTICAL, text, text, figures=_figures(predictions))
     if unknown:
         yield judged(_not_kept(name, unknown[0][0].predictions, unknown[0][1].predictions), match.near)

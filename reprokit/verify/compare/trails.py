@@ -30,6 +30,7 @@ from reprokit.verify.compare.match import RunPair
 from reprokit.verify.compare.resumption import Resumption
 from reprokit.verify.compare.series_leaves import judged
 from reprokit.verify.read.scan import natural
+from reprokit.verify.verdict import same_as_far, same_from_there
 
 LISTED = 100  # tensors listed in figures
 
@@ -125,7 +126,7 @@ def _same_leaf(key: Key, diff: SeriesDivergence) -> Difference:
     figures = {"steps": [diff.left.count, diff.right.count], "known": known_quantities}
     left, right = counted(diff.left.count), counted(diff.right.count)
     if left != right:  # one of them was cut off
-        return information(_title("trail", key), left, right, f"identical for {text}, as far as both go")
+        return information(_title("trail", key), left, right, same_as_far(text))
     return Difference(_title("trail", key), Verdict.IDENTICAL, left, right, figures=figures)
 
 
@@ -154,7 +155,7 @@ def _summary(differing: Sequence[tuple[Point, Difference]], equal: Sequence[Diff
 def _resumption(key: Key, resumed: Resumption, diff: SeriesDivergence) -> Difference:
     """Return the leaf for a run that resumes the other and is identical from there on."""
     count = min(diff.left.count, diff.right.count)
-    detail = f"{_title('trail', key)}: {resumed.words}; all {counted(count)} from there on are identical"
+    detail = f"{_title('trail', key)}: {resumed.words}; {same_from_there(counted(count))}"
     texts = resumed.texts
     return Difference(_title("resumption", key), Verdict.DIFFERENT, *texts, detail, is_sentence=True)
 

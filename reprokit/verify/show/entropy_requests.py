@@ -19,6 +19,7 @@ from reprokit.plan import past_tense
 from reprokit.printable import bounded
 from reprokit.rundir import ENTROPY, RunDirectory
 from reprokit.screen import Cells, print_rows
+from reprokit.verify.verdict import NOT_EXACTLY
 
 FORMAT = 1
 SHOWN = 20  # rows of each kind on a terminal
@@ -148,7 +149,7 @@ def print_report(found: EntropyRequests) -> None:
         f" by {asking.threads} threads of {number} processes"
     )
     if found.directory.run.kind == "replay":
-        headline = f"{found.directory.path}: a replay; {_match_counts(asking)}; what was not answered exactly:"
+        headline = f"{found.directory.path}: a replay; {_match_counts(asking)}; {NOT_EXACTLY}"
     groups = _groups(found)
     rows = [_row(group) for group in (groups[:SHOWN] if sys.stdout.isatty() else groups)]
     footer = [f"and {len(groups) - len(rows)} more (--json has them all)"] if len(rows) < len(groups) else []
