@@ -38,7 +38,7 @@ class PartSaid(msgspec.Struct, frozen=True, kw_only=True):
 class OtherFact(msgspec.Struct, frozen=True, kw_only=True):
     """Something beside the steps that is another one after the resumed training."""
 
-    fact: str  # files, console or values
+    fact: str  # its name in the table of facts, such as outputs or console
     name: str
     detail: str
 

@@ -43,6 +43,7 @@ from reprokit.questions.resumed_run import NAMED, ResumedRun, ResumeOutcome, Who
 from reprokit.questions.state_answers import DATA, LATENT, LOADER, PARTS, RANDOM, VARIABLES, variable_of
 from reprokit.rundir import ANSWERS, RunDirectory
 from reprokit.verify.compare.continuation import Continuation
+from reprokit.verify.facts import later_differences
 from reprokit.version import VERSION
 
 T = TypeVar("T")
@@ -202,7 +203,8 @@ class ResumeStudy:
         written = interrupted.outputs()
         paths = [file.path for file in written.files] if written is not None else []
         kept = frozenset(path for path in paths if os.path.lexists(self._fresh.directory / path))
-        return Continuation(recording, interrupted, resumed, self._fresh.kept(INTERRUPTED), kept).differences()
+        left = self._fresh.kept(INTERRUPTED)
+        return later_differences(Continuation(recording, interrupted, resumed, left, kept))
 
     # Runs
 

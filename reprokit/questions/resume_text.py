@@ -11,7 +11,7 @@ from reprokit.printable import listed, printable
 from reprokit.questions.state_answers import OTHERS, VARIABLES
 from reprokit.verify.verdict import NOT_PROVED, resumed_line
 
-KINDS = {"files": "file", "console": "what was printed", "values": "logged or evaluated"}
+KINDS = {"outputs": "file", "console": "what was printed"}  # of facts; others go by their names
 NAMED, NAMED_VARIABLES = 3, 12  # names of a part, and of the script's variables if none is proved to be missing
 MOST_OTHERS = 20
 WORDS = {
@@ -84,7 +84,7 @@ def _others(finding: ResumeFinding) -> str:
     """Return what else differs."""
     count = len(finding.others)
     more = f" and {count - NAMED} more" if count > NAMED else ""
-    words = ", ".join(f"{other.name} ({KINDS[other.fact]})" for other in finding.others[:NAMED])
+    words = ", ".join(f"{other.name} ({KINDS.get(other.fact, other.fact)})" for other in finding.others[:NAMED])
     return f"{words}{more}"
 
 

@@ -293,7 +293,7 @@ def _in_printed_lines(leaves: Sequence[Difference]) -> str:
 
 def _compared(comparison: Comparison) -> str:
     """Return what was compared, by levels."""
-    from reprokit.verify.compare.runs import Level
+    from reprokit.verify.facts import Level
 
     levels = comparison.levels
     if Level.TRAINING in levels:

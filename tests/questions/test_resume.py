@@ -289,18 +289,18 @@ def test_a_gate_fails_unless_the_resumed_training_is_exact(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("kind", "fact", "name", "missing"),
     [
-        ("files", "files", "best-10.pt", "best"),
+        ("files", "outputs", "best-10.pt", "best"),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in [
-                ("average", "files", "final.pt", "average.copied"),
+                ("average", "outputs", "final.pt", "average.copied"),
                 ("deque", "console", "stdout", "recent"),
                 ("closure", "console", "stdout", "add"),
                 ("function", "console", "stdout", "counted"),
                 ("class", "console", "stdout", "Best"),
                 ("counter", "console", "stdout", "numbers"),
                 ("iterator", "console", "stdout", "rates"),
-                ("logged", "values", "logged mean", "recent"),
+                ("logged", "process metrics", "logged mean", "recent"),
             ]
         ),
     ],

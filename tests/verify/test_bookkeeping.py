@@ -22,7 +22,8 @@ import pytest
 from reprokit.difference import BookkeepingKind, Difference, Verdict
 from reprokit.model.outputs import OutputFile, OutputLink
 from reprokit.rundir import seal_file
-from reprokit.verify.compare.runs import Comparison, Level, compare
+from reprokit.verify.compare.runs import Comparison, compare
+from reprokit.verify.facts import Level
 from reprokit.verify.show.comparison import document, rows
 from reprokit.verify.verdict import verdict_line
 from tests.artifacts import samples

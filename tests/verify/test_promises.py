@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2] / "reprokit"
-PROMISE = re.compile(r"\b(?:identical|exact(?:ly)?|prove[dn]|complete(?:ly)?|each once|nothing varies)\b", re.IGNORECASE)
+WORDS = r"\b(?:identical|exact(?:ly)?|prove[dn]|complete(?:ly)?|each once|nothing varies)\b"
+PROMISE = re.compile(WORDS, re.IGNORECASE)
 MAKES_THEM = ROOT / "verify" / "verdict.py"
 NO_PROMISES = {  # why
     "model/resumption.py": "the names of verdicts in a document",

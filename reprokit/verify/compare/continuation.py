@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from reprokit import console, redaction
 from reprokit.artifacts.tracker_files import kind_of
 from reprokit.console import STREAMS
 from reprokit.difference import Difference
-from reprokit.model.outputs import OutputFile, OutputsFile
+from reprokit.model.outputs import OutputFile
 from reprokit.model.resumption import OtherFact
 from reprokit.printable import cut
 from reprokit.rundir import RunDirectory
@@ -34,21 +35,19 @@ from reprokit.verify.read import metric_lines
 from reprokit.verify.read.normalization import Normalizations
 from reprokit.verify.read.scan import MetricsScan, SeriesKey, natural, of_process, read
 
-FILES, PRINTED, VALUES = "files", "console", "values"
 MAX_NAMED = 1000
 MAX_LINES = 2_000_000  # of metrics.jsonl that are compared
 LONGEST = 160  # characters of a quoted line
 MAX_TEXT = 16 << 20  # bytes of a file that is compared by its last lines
 # Losses and updates are compared step by step; generators at the end may differ without effect.
-_KINDS = frozenset(
-    {"epoch", "history", "evaluate", "predict", "evaluation", "weights", metric_lines.END_WEIGHTS, "log"}
-)
+KINDS = frozenset({"epoch", "history", "evaluate", "predict", "evaluation", "weights", metric_lines.END_WEIGHTS, "log"})
 _COUNTED_FROM_START = ("step", "epoch", "steps", "calls")  # by the agent; a step of reprokit.log is the script's
 _NUMBER = re.compile(r"[-+]?\d[\w.:+-]*|\b(?:nan|inf|true|false|none)\b", re.IGNORECASE)
 _NUMBERS = re.compile(r"0(?:[\s,;()\[\]'\"]+0)+")
 _BAR = "%|"  # of tqdm: a bar of a resumed training begins elsewhere
 
 Line = tuple[str, Any]  # what decides whether two lines tell of the same thing, and what is compared
+Lines = dict[SeriesKey, list[Line]]
 
 
 @dataclass(frozen=True)
@@ -61,83 +60,97 @@ class Continuation:
     left: Path  # a copy of the working directory as the interrupted training left it
     kept: Collection[str]  # files of the interrupted training that were there when the resumed one had ended
 
-    def differences(self) -> list[OtherFact]:
-        """Return what differs, beside the steps; to be called while the resumed training's files are there."""
-        return [*self._files(), *self._printed(), *self._values()][:MAX_NAMED]
-
-    # Files
-
-    def _files(self) -> Iterator[OtherFact]:
-        runs = self._pair()
-        left, right = runs.outputs
-        if left is None or right is None:
-            return
-        for leaf in outputs.compare(runs).children:
-            path = leaf.name
-            if leaf.verdict.differs and not kind_of(path) and not self._is_continued(runs, path):
-                yield OtherFact(fact=FILES, name=path, detail=_words(leaf))
-        yield from _logged(*map(tracker_metrics.read, runs.directories, runs.outputs, runs.paths))
-
-    def _pair(self) -> RunPair:
+    @cached_property
+    def pair(self) -> RunPair:
         """Return the runs with all files that were there at the end of the resumed training."""
-        left, own = self.whole.outputs(), self.resumed.outputs()
-        earlier = self.interrupted.outputs()
+        own, earlier = self.resumed.outputs(), self.interrupted.outputs()
         right = own
         if own is not None and earlier is not None:
             new = {file.path for file in own.files}
-            files = [replace(file, kept=None) for file in earlier.files if file.path in self.kept]
-            files = [*own.files, *(file for file in files if file.path not in new)]
+            left_over = [replace(file, kept=None) for file in earlier.files if file.path in self.kept]
+            all_files = [*own.files, *(file for file in left_over if file.path not in new)]
             links = {link.path: link for link in (*earlier.links, *own.links)}
-            right = replace(own, files=files, links=list(links.values()))
-        return self._unmatched((left, right))
+            right = replace(own, files=all_files, links=list(links.values()))
+        scans, at_end = (MetricsScan(), MetricsScan()), (self.whole.outputs(), right)
+        return RunPair((self.whole, self.resumed), *scans, (), Normalizations(), Tolerances(), files_at_end=at_end)
 
-    def _unmatched(self, files: tuple[OutputsFile | None, OutputsFile | None] | None = None) -> RunPair:
-        """Return the runs for the comparison of what is in no line of metrics.jsonl."""
-        scans = MetricsScan(), MetricsScan()
-        return RunPair((self.whole, self.resumed), *scans, (), Normalizations(), Tolerances(), files_at_end=files)
+    @cached_property
+    def lines(self) -> tuple[Lines, Lines, Lines]:
+        """Return the compared lines of metrics.jsonl of the three runs."""
+        return _lines_of(self.whole), _lines_of(self.interrupted), _lines_of(self.resumed, is_resumed=True)
 
-    def _is_continued(self, runs: RunPair, path: str) -> bool:
-        """Return whether the resumed training only added lines to a file, and they end as in the whole one."""
-        files = [_named(side, path) for side in runs.outputs]
-        if None in files:
-            return False
-        earlier, here, there = (
-            _content(self.left / path, None),
-            *(_content(None, (run, file)) for run, file in zip(runs.directories, files, strict=True) if file),
-        )
-        if earlier is None or here is None or there is None or not there.startswith(earlier):
-            return False
-        lines = [_lines(text) for text in (here, earlier, there[len(earlier) :])]
-        return _first_difference(*lines, _equal_lines(runs.contexts)) is None
 
-    # What was printed
+def files(runs: Continuation) -> Iterator[OtherFact]:
+    """Yield the files that differ at the end; of those to which lines were added, as to logs, the last lines count."""
+    if None in runs.pair.outputs:
+        return
+    for leaf in outputs.compare(runs.pair).children:
+        if leaf.verdict.differs and not kind_of(leaf.name) and not _is_continued(runs, leaf.name):
+            yield OtherFact(fact="outputs", name=leaf.name, detail=_words(leaf))
 
-    def _printed(self) -> Iterator[OtherFact]:
-        is_equal = _equal_lines(self._unmatched().contexts)
-        sides = (self.whole, self.interrupted, self.resumed)
-        heads = [console.heads(run) for run in sides]
-        for process in sorted(heads[2], key=natural):
-            consoles = [
-                console.read(run, heads_of_run[process]) if process in heads_of_run else console.NEVER_BEGUN
-                for run, heads_of_run in zip(sides, heads, strict=True)
-            ]
-            for stream, name in enumerate(STREAMS):
-                texts = [console.text([*of_run.first, *of_run.last], stream) for of_run in consoles]
-                title = of_process(name, process)
-                found = _first_difference(*map(_lines, texts), is_equal)
-                if found is not None:
-                    yield OtherFact(fact=PRINTED, name=title, detail=found)
 
-    # Values and evaluations
+def _is_continued(runs: Continuation, path: str) -> bool:
+    """Return whether the resumed training only added lines to a file, and they end as in the whole one."""
+    earlier = _text_of(runs.left / path)
+    here, there = (
+        _recorded_text(run, next((file for file in side.files if file.path == path), None) if side else None)
+        for run, side in zip(runs.pair.directories, runs.pair.outputs, strict=True)
+    )
+    if earlier is None or here is None or there is None or not there.startswith(earlier):
+        return False
+    texts = here, earlier, there[len(earlier) :]
+    return _first_difference(*map(_printed, texts), _equal_lines(runs.pair.contexts)) is None
 
-    def _values(self) -> Iterator[OtherFact]:
-        whole, interrupted = _series(self.whole), _series(self.interrupted)
-        resumed = _series(self.resumed, is_resumed=True)
-        for key in sorted({*whole, *resumed}, key=lambda key: key.order):
-            lines = [side.get(key, []) for side in (whole, interrupted, resumed)]
-            found = _first_difference(*lines, _equal_values, is_series=True)
+
+def logged(runs: Continuation) -> Iterator[OtherFact]:
+    """Yield the series of trackers' files in which the last value of some step is another one."""
+    whole, resumed = map(tracker_metrics.read, runs.pair.directories, runs.pair.outputs, runs.pair.paths)
+    for name, points in sorted(whole.series.items(), key=lambda item: item[0].order):
+        own = {point.step: point for point in resumed.series.get(name, [])}
+        last = {point.step: point for point in points}
+        step = next((step for step, point in last.items() if own.get(step) != point), None)
+        if step is not None:
+            value = own.get(step) or "missing"
+            detail = f"step {step} is {last[step]} in the whole training, {value} in the resumed one"
+            yield OtherFact(fact=tracker_metrics.CATEGORY, name=str(name), detail=detail)
+
+
+def printed(runs: Continuation) -> Iterator[OtherFact]:
+    """Yield the streams of processes whose last lines differ."""
+    is_equal = _equal_lines(runs.pair.contexts)
+    sides = runs.whole, runs.interrupted, runs.resumed
+    heads = [console.heads(run) for run in sides]
+    for process in sorted(heads[2], key=natural):
+        consoles = [
+            console.read(run, heads_of_run[process]) if process in heads_of_run else console.NEVER_BEGUN
+            for run, heads_of_run in zip(sides, heads, strict=True)
+        ]
+        for stream, name in enumerate(STREAMS):
+            texts = [console.text([*of_run.first, *of_run.last], stream) for of_run in consoles]
+            found = _first_difference(*map(_printed, texts), is_equal)
             if found is not None:
-                yield OtherFact(fact=VALUES, name=_title(key), detail=found)
+                yield OtherFact(fact="console", name=of_process(name, process), detail=found)
+
+
+def values(runs: Continuation, *kinds: str, fact: str = "process metrics") -> Iterator[OtherFact]:
+    """Yield the series of these kinds of lines whose last ones differ."""
+    whole, interrupted, resumed = runs.lines
+    for key in sorted({*whole, *resumed}, key=lambda key: key.order):
+        if key.kind in kinds:
+            series = [side.get(key, []) for side in (whole, interrupted, resumed)]
+            found = _first_difference(*series, _equal_values, is_series=True)
+            if found is not None:
+                yield OtherFact(fact=fact, name=_title(key), detail=found)
+
+
+def evaluations(runs: Continuation) -> Iterator[OtherFact]:
+    """Yield the evaluations and predictions of which the last ones differ."""
+    return values(runs, "evaluate", "predict", "evaluation", fact="evaluation metrics")
+
+
+def weights(runs: Continuation) -> Iterator[OtherFact]:
+    """Yield the models and optimizers whose weights differ at the ends of epochs, or at the end."""
+    return values(runs, "weights", metric_lines.END_WEIGHTS, fact="weights")
 
 
 def _words(leaf: Difference) -> str:
@@ -146,45 +159,37 @@ def _words(leaf: Difference) -> str:
     return leaf.detail
 
 
-def _named(side: OutputsFile | None, path: str) -> OutputFile | None:
-    return next((file for file in side.files if file.path == path), None) if side is not None else None
+def _text_of(path: Path) -> bytes | None:
+    """Return the text in a file; None for what is no text, too large or gone."""
+    is_small = path.is_file() and path.stat().st_size <= MAX_TEXT
+    return _if_text(path.read_bytes()) if is_small else None
 
 
-def _content(path: Path | None, recorded: tuple[RunDirectory, OutputFile] | None) -> bytes | None:
-    """Return the bytes of a file, or of a recorded output; None for what is no text, too large or gone."""
-    data = None
-    if path is not None:
-        data = path.read_bytes() if path.is_file() and path.stat().st_size <= MAX_TEXT else None
-    elif recorded is not None and (source := outputs.found(*recorded)) is not None:
-        data = source.read(0, source.size) if source.size <= MAX_TEXT else None
-        source.close()
-    return None if data is None or b"\0" in data else bytes(data)
+def _recorded_text(run: RunDirectory, file: OutputFile | None) -> bytes | None:
+    source = outputs.found(run, file) if file is not None else None
+    if source is None:
+        return None
+    data = source.read(0, source.size) if source.size <= MAX_TEXT else b"\0"
+    source.close()
+    return _if_text(bytes(data))
 
 
-def _logged(whole: tracker_metrics.TrackerMetrics, resumed: tracker_metrics.TrackerMetrics) -> Iterator[OtherFact]:
-    """Yield the series of trackers' files in which the last value of some step is another one."""
-    for name, points in sorted(whole.series.items(), key=lambda item: item[0].order):
-        own = {point.step: point for point in resumed.series.get(name, [])}
-        for step, point in {point.step: point for point in points}.items():
-            if own.get(step) != point:
-                value = own.get(step)
-                detail = f"step {step} is {point} in the whole training, {value if value else 'missing'} here"
-                yield OtherFact(fact=VALUES, name=str(name), detail=detail)
-                break
+def _if_text(data: bytes) -> bytes | None:
+    return None if b"\0" in data else data
 
 
-def _series(run: RunDirectory, *, is_resumed: bool = False) -> dict[SeriesKey, list[Line]]:
+def _lines_of(run: RunDirectory, *, is_resumed: bool = False) -> Lines:
     """Return the compared lines; of a resumed run those behind its first loss, where it has losses."""
-    series: dict[SeriesKey, list[Line]] = defaultdict(list)
+    series: Lines = defaultdict(list)
     began: set[str] = set()
-    before: dict[str, dict[SeriesKey, list[Line]]] = defaultdict(lambda: defaultdict(list))
+    before: dict[str, Lines] = defaultdict(lambda: defaultdict(list))
     for number, named_line in enumerate(read(run)):
         key = named_line.key
         if number >= MAX_LINES:
             break
         if key.kind == "loss":
             began.add(key.process)
-        elif key.kind in _KINDS:
+        elif key.kind in KINDS:
             target = series if key.process in began or not is_resumed else before[key.process]
             target[key].append((key.kind, _value(named_line.raw)))
     for process, lines in before.items():
@@ -218,7 +223,7 @@ def _title(key: SeriesKey) -> str:
     return of_process(f"{words.get(key.kind, key.kind)} {key.name}", key.process)
 
 
-def _lines(data: bytes) -> list[Line]:
+def _printed(data: bytes) -> list[Line]:
     lines, _ = printed_lines(data)
     return [(_shape(line.text), line) for line in lines if _BAR not in line.text]
 

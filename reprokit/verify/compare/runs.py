@@ -1,90 +1,44 @@
-"""Compares two runs by every comparator in causal order, and collects the notes beside the verdict."""
+"""Compares two runs by the table of facts, and collects the notes beside the verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from pathlib import Path
 
 from reprokit import entropy as entropy_profile
 from reprokit import state_files
-from reprokit.difference import SIDES, Difference, Exclusion, IgnoredThing, Role, Side, Verdict, group, overall
+from reprokit.difference import SIDES, Difference, Exclusion, Role, Side, Verdict, group, overall
 from reprokit.errors import NothingComparable, RunInProgress
 from reprokit.model.agent_warning import by_cause
 from reprokit.model.run import NO_END, RunFile
 from reprokit.model.states import Loading
-from reprokit.model.switches import SwitchedPart, SwitchOption, off_in
+from reprokit.model.switches import SwitchOption, off_in
 from reprokit.plan import REPLAY
 from reprokit.rundir import ENTROPY, RunDirectory
 from reprokit.tolerance import Tolerances
 from reprokit.verify.compare import (
-    command,
     console,
     data_reads,
     entropy,
-    environment,
-    evaluation,
-    metrics,
-    outputs,
-    processes,
     random_states,
     ranks,
     samples,
-    seeds,
-    snapshots,
     status,
     tracker_metrics,
     trails,
-    weights,
 )
 from reprokit.verify.compare.declared_outputs import DeclaredIgnores
 from reprokit.verify.compare.ends import with_roles
 from reprokit.verify.compare.match import RunPair, match
+from reprokit.verify.facts import BY_NAME, FACTS, Fact, Level, PairedRuns, is_left_out
 from reprokit.verify.ignores import Ignores, IgnoreUse, uses
 from reprokit.verify.read import integrity
 from reprokit.verify.read.execution import SharedTrait, shared
 from reprokit.verify.read.metric_lines import OUTCOMES
-from reprokit.verify.read.scan import MetricsScan
 
-STEPS = frozenset({"loss", "epoch", "history"})  # kinds of lines that are written for steps
 MAX_WARNINGS, MAX_READ = 20, 1000  # warnings of a run that are shown, and that are read
-_ENVIRONMENT = "environment"
-# Categories whose entries are counted from the start, by calls, steps or epochs.
-_FROM_START = frozenset(["seeds", "process metrics", "weights"])
-
-
-_LOST_WITH: dict[SwitchedPart, tuple[str, ...]] = {"trail": ("trail", samples.NAME), "console": (console.NAME,)}
-
-
-class Level(Enum):
-    """What a category is about."""
-
-    EXECUTION = "execution"  # what went in, and how the processes ran and ended
-    TRAINING = "training"
-    RESULT = "result"
-    BOOKKEEPING = "bookkeeping"  # of the run itself: never compared
-
-
-LEVELS = {
-    "command": Level.EXECUTION,
-    _ENVIRONMENT: Level.EXECUTION,
-    "entropy": Level.EXECUTION,
-    "processes": Level.EXECUTION,
-    "seeds": Level.EXECUTION,
-    "samples": Level.TRAINING,
-    "trail": Level.TRAINING,
-    "process metrics": Level.TRAINING,
-    "weights": Level.TRAINING,
-    "evaluation metrics": Level.TRAINING,
-    random_states.NAME: Level.TRAINING,
-    tracker_metrics.CATEGORY: Level.RESULT,
-    "outputs": Level.RESULT,
-    "snapshots": Level.RESULT,
-    "console": Level.RESULT,
-    "exit status": Level.EXECUTION,
-    "times": Level.BOOKKEEPING,
-}
+_TRAINING = frozenset(["process metrics", "samples", "trail"])  # whose order tells causes from effects
 
 
 @dataclass(frozen=True)
@@ -115,7 +69,7 @@ class Comparison:
         """Return the levels of which anything was compared and is the same; a random state alone is no training."""
         categories = (child for child in self.tree.children if child.name != random_states.NAME)
         compared = (child for child in categories if any(leaf.verdict.is_same for leaf in child.leaves()))
-        return frozenset(LEVELS[category.name] for category in compared)
+        return frozenset(BY_NAME[category.name].level for category in compared)
 
     @property
     def identical(self) -> bool:
@@ -154,47 +108,18 @@ def compare(
         integrity.check(run)
     ignores = ignores or Ignores()
     runs = match(left, right, tolerances or Tolerances(), DeclaredIgnores(ignores), strict_console=strict_console)
-    tracker_categories = tracker_metrics.compare(runs)
-    outputs_category, console_category = outputs.compare(runs), _switched_off(runs, console.compare(runs))
+    pair = PairedRuns(runs)
+    found = {fact: [_switched_off(runs, fact, category) for category in fact.compare(pair)] for fact in FACTS}
     runs.declared.require_obeyed()
-    has_results = runs.has(OUTCOMES) or (
-        any(map(outputs.comparable, runs.outputs)) and not _is_ignored(outputs_category)
-    )
-    has_results = has_results or any(map(tracker_metrics.compared, tracker_categories))
-    has_results = has_results or any(map(snapshots.comparable, (left, right)))
-    if not (has_results or console.comparable(console_category)):
-        raise NothingComparable(_nothing_reason(runs, console_category))
-    trail_pair = trails.TrailPair(runs)
-    categories = (
-        command.compare(runs),
-        environment.compare(runs),
-        entropy.compare(runs),
-        processes.compare(runs),
-        seeds.compare(runs),
-        *_training(trail_pair, runs),
-        weights.compare(runs),
-        evaluation.compare(runs),
-        *tracker_categories,
-        random_states.compare(runs, trail_pair.idle),
-        outputs_category,
-        *snapshots.compare(runs),
-        console_category,
-        status.compare(runs),
-        status.times(runs),
-    )
-    tree = with_roles(runs, group("runs", categories))
-    if trail_pair.resumed:
+    if not any(fact.is_result(pair, categories) for fact, categories in found.items()):
+        raise NothingComparable(_nothing_reason(runs, found[BY_NAME[console.NAME]][0]))
+    categories = [category for of_fact in found.values() for category in of_fact]
+    tree = with_roles(runs, group("runs", tuple(_in_causal_order(pair, categories))))
+    if pair.resumed:
         tree = replace(tree, children=tuple(map(_resumed_as_consequence, tree.children)))
     notes = (
         *_notes(runs, tree),
-        *outputs.beside(runs),
-        *console.notes(runs, console_category),
-        *processes.stopped(runs),
-        *(note for run, scan, side in _sides(runs) for note in ranks.deaths(run, scan, side)),
-        *trail_pair.notes(),
-        *(note for run, side in zip((left, right), SIDES, strict=True) for note in ranks.notes(run, side)),
-        *(note for run, side in zip((left, right), SIDES, strict=True) for note in samples.notes(run, side)),
-        *_untrained_note(runs, trail_pair),
+        *(note for fact, categories in found.items() for note in fact.gaps(pair, categories)),
         *(option.sentence for option in off_in(part for run in runs.files for part in run.switched_off)),
     )
     applied = uses(ignores, tree)
@@ -203,15 +128,24 @@ def compare(
     return Comparison(left, right, tree, applied_normalizations, unique, str(tolerances or ""), applied, failures)
 
 
-def _training(trail_pair: trails.TrailPair, runs: RunPair) -> tuple[Difference, ...]:
-    """Return samples, trail and process metrics, ordered by which of them differs first."""
-    trail_category, metrics_category = _switched_off(runs, trail_pair.compare()), metrics.compare(runs)
-    samples_category = _switched_off(runs, samples.compare(runs, trail_pair.resumed))
-    if trail_pair.resumed:  # a resumed run numbers its losses' steps differently
+def _in_causal_order(pair: PairedRuns, categories: Sequence[Difference]) -> Iterator[Difference]:
+    """Yield the categories; samples, trail and process metrics ordered by which of them differs first."""
+    by_name = {category.name: category for category in categories}
+    for category in categories:
+        if category.name not in _TRAINING:
+            yield category
+        elif category.name == samples.NAME:
+            yield from _training(pair, *(by_name[name] for name in ("trail", "process metrics", samples.NAME)))
+
+
+def _training(
+    pair: PairedRuns, trail_category: Difference, metrics_category: Difference, samples_category: Difference
+) -> tuple[Difference, ...]:
+    if pair.resumed:  # a resumed run numbers its losses' steps differently
         return trail_category, metrics_category, samples_category
     ordered = (
         (metrics_category, trail_category)
-        if trails.is_after(trail_category, runs)
+        if trails.is_after(trail_category, pair.runs)
         else (trail_category, metrics_category)
     )
     return (
@@ -221,17 +155,13 @@ def _training(trail_pair: trails.TrailPair, runs: RunPair) -> tuple[Difference, 
     )
 
 
-def _switched_off(runs: RunPair, category: Difference) -> Difference:
+def _switched_off(runs: RunPair, fact: Fact, category: Difference) -> Difference:
     """Return a category; one without entries says so where the user switched it off."""
-    parts = (part for run in runs.files for part in run.switched_off if category.name in _LOST_WITH.get(part, ()))
+    parts = [part for run in runs.files for part in run.switched_off if part == fact.switch]
     option = next(iter(off_in(parts)), None)
     if category.children or option is None:
         return category
     return group(category.name, (Difference(option.lost, Verdict.NOT_RECORDED, detail=option.reason),))
-
-
-def _sides(runs: RunPair) -> Iterator[tuple[RunDirectory, MetricsScan, Side]]:
-    return zip(runs.directories, (runs.left, runs.right), SIDES, strict=True)
 
 
 def _nothing_reason(runs: RunPair, console_category: Difference) -> str:
@@ -248,16 +178,6 @@ def _nothing_reason(runs: RunPair, console_category: Difference) -> str:
     first_reason = about_console[0]
     advice = "let the script print its results, call reprokit.log or write a file"
     return f"{problem}{agent_words}, and {first_reason}; an equal exit status proves nothing, {advice}"
-
-
-def _untrained_note(runs: RunPair, trail_pair: trails.TrailPair) -> Iterator[str]:
-    """Yield a note if optimizers were made, and no step of any kind was seen."""
-    if not all(run.trail is not None and run.trail.is_on for run in runs.files):
-        return
-    has_steps = trail_pair.has_steps or runs.has(STEPS)
-    if not has_steps and runs.left.optimizers_made and runs.right.optimizers_made:
-        made = "both runs made an optimizer, and neither was seen to take a step with it"
-        yield f"{made}: if nothing was left to train, that the results are equal proves nothing"
 
 
 def _notes(runs: RunPair, tree: Difference) -> Iterator[str]:
@@ -305,7 +225,7 @@ def _limits(runs: RunPair, tree: Difference) -> Iterator[str]:
     if skipped:
         yield f"not compared, as not read when the runs ended: {len(skipped)} of the outputs, first {skipped[0].name}"
     if tree.verdict.differs:
-        environment_category = next(child for child in tree.children if child.name == _ENVIRONMENT)
+        environment_category = next(child for child in tree.children if child.name == "environment")
         yield from data_reads.unknown_data(environment_category)
     has_tracker_metrics = any(map(tracker_metrics.compared, tree.children))
     if not (has_tracker_metrics or runs.has(OUTCOMES)):
@@ -327,22 +247,12 @@ def _agent_warnings(runs: RunPair) -> Iterator[str]:
 
 def _was_compared(category: Difference, name: str) -> bool:
     """Return whether this is the category of that name, and something in it was compared."""
-    return category.name == name and not all(map(_is_left_out, category.leaves()))
-
-
-def _is_ignored(category: Difference) -> bool:
-    """Return whether nothing is left of a category beside files that are ignored as a whole."""
-    return category.verdict is Verdict.IGNORED and all(map(_is_left_out, category.leaves()))
-
-
-def _is_left_out(leaf: Difference) -> bool:
-    is_whole = any(ignored.thing is IgnoredThing.FILE for ignored in leaf.ignored)
-    return is_whole or leaf.verdict in (Verdict.NOT_RECORDED, Verdict.INFORMATION)
+    return category.name == name and not all(map(is_left_out, category.leaves()))
 
 
 def _resumed_as_consequence(category: Difference) -> Difference:
     """Return a category of a resumed run; what is counted from its start differs as a consequence."""
-    return _all_consequences(category) if category.name in _FROM_START else category
+    return _all_consequences(category) if BY_NAME[category.name].from_start else category
 
 
 def _all_consequences(node: Difference) -> Difference:

@@ -15,8 +15,8 @@ from reprokit.artifacts.descriptions import histogram
 from reprokit.difference import Difference, Role, Verdict, overall
 from reprokit.printable import bounded, cut, listed
 from reprokit.screen import Cells, print_rows
-from reprokit.verify.compare.runs import LEVELS, Level
 from reprokit.verify.compare.series_leaves import KINDS
+from reprokit.verify.facts import BY_NAME, Level
 from reprokit.verify.ignores import ignored_in
 from reprokit.verify.verdict import counted_bookkeeping, files_line, sentence, shortened, verdict_line
 
@@ -241,7 +241,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "normalizations": list(comparison.normalizations),
         "bookkeeping": {kind.value: count for kind, count in comparison.tree.bookkeeping().items()},
         "categories": [
-            {**node(child), "level": LEVELS[child.name].value if child.name in LEVELS else Level.RESULT.value}
+            {**node(child), "level": (BY_NAME[child.name].level if child.name in BY_NAME else Level.RESULT).value}
             for child in comparison.tree.children
         ],
     }

@@ -1,0 +1,220 @@
+"""The table of facts: what a run holds, in causal order, and how each fact is compared.
+
+A comparison of two runs, a study of a resumed training, and what is said behind a verdict are selections of this table.
+A fact has its own module in `compare/`, and one row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+from reprokit.difference import SIDES, Difference, IgnoredThing, Verdict
+from reprokit.model.resumption import OtherFact
+from reprokit.model.switches import SwitchedPart
+from reprokit.verify.compare import (
+    command,
+    console,
+    continuation,
+    entropy,
+    environment,
+    evaluation,
+    metrics,
+    outputs,
+    processes,
+    random_states,
+    ranks,
+    samples,
+    seeds,
+    snapshots,
+    status,
+    tracker_metrics,
+    weights,
+)
+from reprokit.verify.compare.continuation import Continuation
+from reprokit.verify.compare.match import RunPair
+from reprokit.verify.compare.resumption import Resumption
+from reprokit.verify.compare.trails import Key, TrailPair
+from reprokit.verify.read.metric_lines import OUTCOMES
+
+STEPS = frozenset({"loss", "epoch", "history"})  # kinds of lines that are written for steps
+
+
+class Level(Enum):
+    """What a fact is about."""
+
+    EXECUTION = "execution"  # what went in, and how the processes ran and ended
+    TRAINING = "training"
+    RESULT = "result"
+    BOOKKEEPING = "bookkeeping"  # of the run itself: never compared
+
+
+@dataclass(frozen=True)
+class PairedRuns:
+    """Two runs that are compared, with their trails."""
+
+    runs: RunPair
+
+    @cached_property
+    def trails(self) -> TrailPair:
+        """Return the trails, whose comparison tells whether one run resumes the other."""
+        return TrailPair(self.runs)
+
+    @cached_property
+    def trail_category(self) -> Difference:
+        """Return the comparison of the trails."""
+        return self.trails.compare()
+
+    @property
+    def resumed(self) -> Mapping[Key, Resumption]:
+        """Return the series in which one run resumes the other in its middle."""
+        return self.trails.resumed if self.trail_category.children else {}
+
+    @property
+    def idle(self) -> Set[Key]:
+        """Return the generators that differ, although no step drew from them."""
+        return self.trails.idle if self.trail_category.children else frozenset()
+
+
+Categories = Sequence[Difference]
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One row: a category of what a run holds."""
+
+    name: str
+    level: Level
+    compare: Callable[[PairedRuns], Iterable[Difference]]  # its category; none where neither run has any
+    gaps: Callable[[PairedRuns, Categories], Iterable[str]] = lambda _pair, _categories: ()  # what was not seen of it
+    is_result: Callable[[PairedRuns, Categories], bool] = lambda _pair, _categories: False  # whether any was compared
+    later: Callable[[Continuation], Iterable[OtherFact]] | None = None  # what differs after a training is resumed
+    from_start: bool = False  # whether its entries are counted from the start, by calls, steps or epochs
+    switch: SwitchedPart | None = None  # what switches it off
+
+
+def _of_processes(pair: PairedRuns, _categories: Categories) -> Iterator[str]:
+    """Yield which processes were ended by others, which ranks died, and what is not known of ranks."""
+    runs = pair.runs
+    yield from processes.stopped(runs)
+    for run, scan, side in zip(runs.directories, (runs.left, runs.right), SIDES, strict=True):
+        yield from ranks.deaths(run, scan, side)
+    for run, side in zip(runs.directories, SIDES, strict=True):
+        yield from ranks.notes(run, side)
+
+
+def _of_trails(pair: PairedRuns, _categories: Categories) -> Iterator[str]:
+    """Yield what trails lack, and whether optimizers were made and no step of any kind was seen."""
+    runs = pair.runs
+    yield from pair.trails.notes()
+    if not all(run.trail is not None and run.trail.is_on for run in runs.files):
+        return
+    has_steps = pair.trails.has_steps or runs.has(STEPS)
+    if not has_steps and runs.left.optimizers_made and runs.right.optimizers_made:
+        made = "both runs made an optimizer, and neither was seen to take a step with it"
+        yield f"{made}: if nothing was left to train, that the results are equal proves nothing"
+
+
+def _has_values(pair: PairedRuns, _categories: Categories) -> bool:
+    return pair.runs.has(OUTCOMES)
+
+
+def _has_outputs(pair: PairedRuns, categories: Categories) -> bool:
+    is_ignored = any(
+        category.verdict is Verdict.IGNORED and all(map(is_left_out, category.leaves())) for category in categories
+    )
+    return any(map(outputs.comparable, pair.runs.outputs)) and not is_ignored
+
+
+def is_left_out(leaf: Difference) -> bool:
+    """Return whether nothing of a leaf was compared."""
+    is_whole = any(ignored.thing is IgnoredThing.FILE for ignored in leaf.ignored)
+    return is_whole or leaf.verdict in (Verdict.NOT_RECORDED, Verdict.INFORMATION)
+
+
+FACTS: tuple[Fact, ...] = (
+    Fact("command", Level.EXECUTION, lambda pair: (command.compare(pair.runs),)),
+    Fact("environment", Level.EXECUTION, lambda pair: (environment.compare(pair.runs),)),
+    Fact("entropy", Level.EXECUTION, lambda pair: (entropy.compare(pair.runs),)),
+    Fact("processes", Level.EXECUTION, lambda pair: (processes.compare(pair.runs),), gaps=_of_processes),
+    Fact("seeds", Level.EXECUTION, lambda pair: (seeds.compare(pair.runs),), from_start=True),
+    Fact(
+        samples.NAME,
+        Level.TRAINING,
+        lambda pair: (samples.compare(pair.runs, pair.resumed),),
+        gaps=lambda pair, _: (
+            note for run, side in zip(pair.runs.directories, SIDES, strict=True) for note in samples.notes(run, side)
+        ),
+        switch="trail",
+    ),
+    Fact("trail", Level.TRAINING, lambda pair: (pair.trail_category,), gaps=_of_trails, switch="trail"),
+    Fact(
+        "process metrics",
+        Level.TRAINING,
+        lambda pair: (metrics.compare(pair.runs),),
+        is_result=_has_values,
+        later=lambda runs: continuation.values(runs, "epoch", "history", "log"),
+        from_start=True,
+    ),
+    Fact(
+        "weights",
+        Level.TRAINING,
+        lambda pair: (weights.compare(pair.runs),),
+        is_result=_has_values,
+        later=continuation.weights,
+        from_start=True,
+    ),
+    Fact(
+        "evaluation metrics",
+        Level.TRAINING,
+        lambda pair: (evaluation.compare(pair.runs),),
+        is_result=_has_values,
+        later=continuation.evaluations,
+    ),
+    Fact(
+        tracker_metrics.CATEGORY,
+        Level.RESULT,
+        lambda pair: tracker_metrics.compare(pair.runs),
+        is_result=lambda _, categories: any(map(tracker_metrics.compared, categories)),
+        later=continuation.logged,
+    ),
+    Fact(
+        random_states.NAME,
+        Level.TRAINING,
+        lambda pair: (random_states.compare(pair.runs, pair.idle),),
+    ),
+    Fact(
+        "outputs",
+        Level.RESULT,
+        lambda pair: (outputs.compare(pair.runs),),
+        gaps=lambda pair, _: outputs.beside(pair.runs),
+        is_result=_has_outputs,
+        later=continuation.files,
+    ),
+    Fact(
+        "snapshots",
+        Level.RESULT,
+        lambda pair: snapshots.compare(pair.runs),
+        is_result=lambda pair, _: any(map(snapshots.comparable, pair.runs.directories)),
+    ),
+    Fact(
+        console.NAME,
+        Level.RESULT,
+        lambda pair: (console.compare(pair.runs),),
+        gaps=lambda pair, categories: (note for tree in categories for note in console.notes(pair.runs, tree)),
+        is_result=lambda _, categories: any(map(console.comparable, categories)),
+        later=continuation.printed,
+        switch="console",
+    ),
+    Fact("exit status", Level.EXECUTION, lambda pair: (status.compare(pair.runs),)),
+    Fact("times", Level.BOOKKEEPING, lambda pair: (status.times(pair.runs),)),
+)
+BY_NAME = {fact.name: fact for fact in FACTS}
+
+
+def later_differences(runs: Continuation) -> list[OtherFact]:
+    """Return what differs beside the steps after a training was resumed; its files must still be there."""
+    found = (other for fact in FACTS if fact.later is not None for other in fact.later(runs))
+    return list(found)[: continuation.MAX_NAMED]
