@@ -13,8 +13,7 @@ from reprokit import state_files
 from reprokit.difference import SIDES, Difference, Exclusion, IgnoredThing, Role, Side, Verdict, group, overall
 from reprokit.errors import NothingComparable, RunInProgress
 from reprokit.model.run import NO_END, RunFile
-from reprokit.model.states import Loading
-from reprokit.model.switches import SwitchedPart, SwitchOption, off_in
+from reprokit.model.states import Loading, SwitchedPart, SwitchOption, off_in
 from reprokit.plan import REPLAY
 from reprokit.rundir import ENTROPY, RunDirectory
 from reprokit.tolerance import Tolerances

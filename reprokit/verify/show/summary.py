@@ -18,7 +18,7 @@ from reprokit.errors import RunDamaged, RunError
 from reprokit.findings import FindingsFile
 from reprokit.model.outputs import OutputsFile
 from reprokit.model.run import FAILED, FINISHED, NO_END, RunFile
-from reprokit.model.switches import SWITCHES, off_in
+from reprokit.model.states import SWITCHES, off_in
 from reprokit.rundir import ENTROPY, RunDirectory
 from reprokit.trails import Series, Trail
 from reprokit.verify.compare import console, script_variables, tracker_metrics
