@@ -123,6 +123,6 @@ SWITCHES: Final[dict[SwitchedPart, SwitchOption]] = {
 
 
 def off_in(parts: Iterable[SwitchedPart]) -> list[SwitchOption]:
-    """Return the options that switched these parts off, each once."""
+    """Return the options that switched these parts off, without repetitions."""
     given = set(parts)
     return [option for part, option in SWITCHES.items() if part in given]
