@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from reprokit.model.run import CaptureAsked, ProfilingFacts, RecipeUsed, ReplayOf, StartFiles
-from reprokit.model.states import ON, WITH_GRADIENTS, Switch
-from reprokit.model.switches import SwitchedPart
+from reprokit.model.states import ON, WITH_GRADIENTS, Switch, SwitchedPart
 
 if TYPE_CHECKING:
     from reprokit.model.question import Question

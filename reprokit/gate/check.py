@@ -46,7 +46,7 @@ from reprokit.launch.process import ExitStatus
 from reprokit.launch.replay_plan import replay_plan
 from reprokit.launch.rundirectory import next_directory, shown
 from reprokit.model.run import ProfilingFacts, RecipeUsed
-from reprokit.model.switches import SwitchedPart
+from reprokit.model.states import SwitchedPart
 from reprokit.plan import RECORD, Plan
 from reprokit.printable import listed
 from reprokit.recipe import RecipeSettings

@@ -9,7 +9,7 @@ import msgspec
 
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, EXIT_TROUBLE
 from reprokit.findings import Finding
-from reprokit.model.switches import SwitchedPart, SwitchOption, off_in
+from reprokit.model.states import SwitchedPart, SwitchOption, off_in
 from reprokit.verify.ignores import IgnoreUse, together
 
 FORMAT: Final = 1

@@ -44,12 +44,14 @@ def checkout_facts(directory: Path) -> tuple[Checkout | None, dict[str, Any] | N
 def _state_of(checkout: Checkout) -> dict[str, Any]:
     """Return the commit, the digest of changes to tracked files and those of untracked files."""
     facts: dict[str, Any] = {"commit": checkout.commit, "dirty": None, "untracked": {}}
-    with suppress(GitFailed):
+    changes = None
+    with suppress(GitFailed):  # a huge checkout may be too slow for one of them
         changes = _changes(checkout.git)
+    with suppress(GitFailed):
         facts["untracked"], left_out = _untracked(checkout.git)
         facts |= {"more_untracked": left_out} if left_out else {}
-        facts |= {} if changes is None else {"dirty": bool(changes), "changes": changes}
-    return facts
+        facts["dirty"] = None if changes is None else bool(changes)
+    return facts if changes is None else {**facts, "changes": changes}
 
 
 def _changes(git: Git) -> str | None:

@@ -8,8 +8,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from reprokit.model.states import ON, Loading, Switch, Uncovered
-from reprokit.model.switches import SwitchedPart
+from reprokit.model.states import ON, Loading, Switch, SwitchedPart, Uncovered
 
 FORMAT = 10
 MAX_NAMED = 3  # programs in a sentence

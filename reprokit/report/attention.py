@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from reprokit.model.run import NO_END
-from reprokit.model.switches import off_in
+from reprokit.model.states import off_in
 from reprokit.verify.compare.status import date_problems
 from reprokit.verify.show.summary import RunSummary
 

@@ -81,6 +81,8 @@ def _sentences(source: StatedSource) -> Iterator[str]:
         yield f"{_files(len(changed))} used with other bytes than in the commit: {_named(changed)}"
     if outside := source.outside_files:
         yield f"{_files(len(outside), ' of code')} used that the commit lacks: {_named(outside)}"
+    if source.state == "changed" and not (source.changed_files or source.outside_files):
+        yield "git lists changes, or files that it does not know"
     if source.same_files:
         yield f"{_files(source.same_files)} used as the commit has {'it' if source.same_files == 1 else 'them'}"
     if source.not_compared:

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from reprokit.difference import SIDES, Difference, IgnoredThing, Verdict
 from reprokit.model.resumption import OtherFact
-from reprokit.model.switches import SwitchedPart
+from reprokit.model.states import SwitchedPart
 from reprokit.verify.compare import (
     command,
     console,

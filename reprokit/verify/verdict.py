@@ -15,7 +15,7 @@ from reprokit.verify.ignores import IgnoreUse, behind_verdict
 
 if TYPE_CHECKING:
     from reprokit.model.resumption import ResumeFinding
-    from reprokit.model.switches import SwitchOption
+    from reprokit.model.states import SwitchOption
     from reprokit.verify.compare.hosts import HostsComparison
     from reprokit.verify.compare.runs import Comparison
 

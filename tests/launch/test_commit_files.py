@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -214,6 +215,15 @@ def test_a_git_that_gives_no_answer_is_said(checkout: Reprokit, tmp_path: Path, 
     assert time.monotonic() - started < 15
     assert (source_of(facts).state, source_of(facts).commit) == ("unknown", "")
     assert said in next(stated_source(facts)).value
+
+
+def test_a_checkout_that_git_cannot_list_in_time_is_unknown(checkout: Reprokit, tmp_path: Path) -> None:
+    """As of a huge one: what git says of changes is kept."""
+    real = shutil.which("git")
+    path = fake_git(tmp_path / "bin", f'case "$*" in *--others*) sleep 60;; esac\nexec {real} "$@"')
+    facts = recorded(checkout, PATH=path)
+    assert (facts["git"]["changes"], facts["git"]["dirty"]) == ("", None)
+    assert (source_of(facts).state, facts["git"]["used"]["same"]) == ("unknown", 3)
 
 
 def test_a_checkout_whose_files_git_cannot_look_up_in_time_is_unknown(

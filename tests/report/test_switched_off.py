@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from reprokit.model.switches import SWITCHES
+from reprokit.model.states import SWITCHES
 from reprokit.plan import RECORD, RUN, Plan
 from reprokit.report.gather import gather
 from reprokit.report.statement import statement

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from reprokit.difference import Verdict
 from reprokit.gate.check import COMPARED
-from reprokit.verify.compare.runs import LEVELS, Level, compare
+from reprokit.verify.compare.runs import compare
+from reprokit.verify.facts import BY_NAME, Level
 from reprokit.verify.verdict import verdict_line
 
 from .runs import recording, training
@@ -17,9 +18,9 @@ VERIFY = Path(__file__).parents[2] / "reprokit" / "verify"
 
 def test_every_category_has_a_level(tmp_path: Path) -> None:
     comparison = compare(training(tmp_path / "left").write(), training(tmp_path / "right").write())
-    assert {category.name for category in comparison.tree.children} <= LEVELS.keys()
-    assert set(COMPARED) <= LEVELS.keys()
-    assert LEVELS["times"] is Level.BOOKKEEPING
+    assert {category.name for category in comparison.tree.children} <= BY_NAME.keys()
+    assert set(COMPARED) <= BY_NAME.keys()
+    assert BY_NAME["times"].level is Level.BOOKKEEPING
     assert comparison.levels == {Level.EXECUTION, Level.TRAINING, Level.RESULT}
 
 

@@ -155,7 +155,8 @@ def test_lines_that_were_not_kept_are_counted(lines: tuple[Any, Any], words: str
         first, last = [PrintedPiece(0, "m", b"loss 1\nb\ncut")], [PrintedPiece(0, "m", b"off\nloss 2\nd\n")]
         return ProcessConsole(first, last, dropped=99, dropped_lines=dropped_lines)
 
-    leaf = _stream_leaf("stdout", 0, console(lines[0]), console(lines[1]), (RunContext(), RunContext()))
+    left, right = (_printed_stream(console(counts), 0) for counts in lines)
+    leaf = _stream_leaf("stdout", (left, right), (RunContext(), RunContext()))
     assert leaf is not None
     assert leaf.verdict is Verdict.IDENTICAL
     assert leaf.detail.startswith(words)

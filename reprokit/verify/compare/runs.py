@@ -12,8 +12,7 @@ from reprokit.difference import SIDES, Difference, Exclusion, Role, Side, Verdic
 from reprokit.errors import NothingComparable, RunInProgress
 from reprokit.model.agent_warning import by_cause
 from reprokit.model.run import NO_END, RunFile
-from reprokit.model.states import Loading
-from reprokit.model.switches import SwitchOption, off_in
+from reprokit.model.states import Loading, SwitchOption, off_in
 from reprokit.plan import REPLAY
 from reprokit.rundir import ENTROPY, RunDirectory
 from reprokit.tolerance import Tolerances

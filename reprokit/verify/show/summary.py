@@ -19,7 +19,7 @@ from reprokit.findings import FindingsFile
 from reprokit.model.agent_warning import by_cause
 from reprokit.model.outputs import OutputsFile
 from reprokit.model.run import FAILED, FINISHED, NO_END, RunFile
-from reprokit.model.switches import SWITCHES, off_in
+from reprokit.model.states import SWITCHES, off_in
 from reprokit.rundir import ENTROPY, RunDirectory
 from reprokit.trails import Series, Trail
 from reprokit.verify.compare import console, processes, ranks, script_variables, tracker_metrics
