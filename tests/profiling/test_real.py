@@ -72,6 +72,20 @@ def test_another_program_that_seeds_itself_from_the_clock(reprokit: Reprokit) ->
     assert "is known to vary" not in done.stdout
 
 
+def test_a_function_that_a_library_passes_on_to_its_threads_is_suspected(reprokit: Reprokit) -> None:
+    """As optuna does: the threads execute a function of the library, which is given the script's."""
+    lines = (
+        "from concurrent.futures import ThreadPoolExecutor",
+        "def work(number): return number",
+        "with ThreadPoolExecutor(2) as pool: print([pool.submit(sorted, [2], key=work).result() for _ in range(3)])",
+    )
+    (reprokit.directory / "train.py").write_text("\n".join(lines))
+    finding = profiled(reprokit, "--", sys.executable, "train.py")["ThreadPoolExecutor"]
+    assert (finding["verdict"], finding["calls"], finding["fact"]) == ("suspect", 2, "python.thread-timing")
+    assert (finding["where"][0]["line"], finding["where"][0]["function"]) == (2, "work")
+    assert any("n_jobs=1" in cure["does"] for cure in finding["cures"])
+
+
 def test_one_thread_races_with_nobody(reprokit: Reprokit) -> None:
     found = profiled(reprokit, "--", sys.executable, str(TRAININGS / "racing_threads.py"), "one")
     assert not [one for one in found.values() if one["kind"] == "order"]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     Keywords = dict[str, Any]
 
 _MARK = "_reprokit_watched"  # not the mark of core.patching, as adapters may have replaced the function already
+MAX_ARGUMENTS = 8  # of a call that a pool is given
 _IN_ORDER = ("map", "starmap", "imap")  # methods of Pool that keep the order of their arguments
 _QUERIES = ("execute", "executemany", "from_parquet", "from_query", "query", "read_csv", "read_parquet", "sql", "table")
 _COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -126,8 +127,9 @@ def observe_thread_pool(module: Any, observer: Observer) -> None:
     """Observe functions of the script that a pool of several threads executes."""
     busy: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def note(arguments: Arguments, _: Keywords) -> None:
-        pool, code = arguments[0], _users_code(arguments[1] if len(arguments) > 1 else None)
+    def note(arguments: Arguments, keywords: Keywords) -> None:
+        pool, given = arguments[0], (*arguments[1 : 1 + MAX_ARGUMENTS], *keywords.values())
+        code = next(filter(None, map(_users_code, given)), None)  # a library may pass on the function of its caller
         if code is not None and getattr(pool, "_max_workers", 0) > 1:
             if pool in busy:
                 _count_concurrent(observer, "ThreadPoolExecutor", code)
