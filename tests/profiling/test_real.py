@@ -18,6 +18,13 @@ TRAININGS = Path(__file__).parents[1] / "trainings"
 PYTORCH = training_text("pytorch_endless.py")
 
 
+SINGLE_THREADED = (  # queries of DuckDB in one thread
+    "c = duckdb.connect(); c.execute('SET threads = 1'); c.execute('select 1')",
+    "duckdb.sql('set threads to 1'); duckdb.sql('select 1')",
+    "c = duckdb.connect(config={'threads': 1}); c.execute('select 1')",
+)
+
+
 def profiled(reprokit: Reprokit, *arguments: str) -> dict[str, Any]:
     """The findings by subject and direction."""
     done = reprokit.run("profile", "--json", "-o", "run", *arguments)
@@ -54,12 +61,18 @@ def test_processes_that_update_shared_weights_are_suspected(reprokit: Reprokit) 
 def test_queries_of_duckdb_are_reported_with_their_lines(reprokit: Reprokit) -> None:
     """By a stand-in for the library, whose methods are found on connections and on the module."""
     stand_in = "class DuckDBPyConnection:\n    def execute(self, query): return self\n"
-    functions = "connect = DuckDBPyConnection\nsql = execute = connect().execute\n"
+    functions = (
+        "def connect(name='', read_only=False, config=None): return DuckDBPyConnection()\nsql = connect().execute\n"
+    )
     (reprokit.directory / "duckdb.py").write_text(stand_in + functions)
     (reprokit.directory / "train.py").write_text("import duckdb\nduckdb.connect().execute('q')\nduckdb.sql('q')\n")
     finding = profiled(reprokit, "--", sys.executable, "train.py")["duckdb.query"]
     assert (finding["kind"], finding["fact"], finding["calls"]) == ("order", "duckdb.threads", 2)
     assert sorted(place["line"] for place in finding["where"]) == [2, 3]
+    for number, text in enumerate(SINGLE_THREADED):
+        (reprokit.directory / "train.py").write_text(f"import duckdb\n{text}\n")
+        done = reprokit.run("profile", "-o", f"single{number}", "--", sys.executable, "train.py")
+        assert "duckdb" not in done.stdout
 
 
 @pytest.mark.skipif(shutil.which("awk") is None, reason="awk is not installed")
