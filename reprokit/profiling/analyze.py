@@ -89,13 +89,10 @@ def analyze(run: RunDirectory, facts: Sequence[Fact] | None = None) -> FindingsF
         diagnosis.add_line(process, line)
     run_facts = sources.read_metrics(run)
     notes = [*reader.notes, *run_facts.notes]
-    asking = sources.read_requests(run, notes)
-    if run.run.fidelity is None:  # a replay keeps no requests that were answered as recorded
-        diagnosis.surroundings.asking_threads = sources.asking_threads(asking)
     all_findings = [
         *diagnosis.findings(run_facts.versions),
         *sources.of_seeds(run.run, run_facts),
-        *sources.of_processes(run, asking, diagnosis.helpers, notes),
+        *sources.of_processes(run, diagnosis.helpers, notes),
     ]
     notes += [*_reading_notes(run, reader, diagnosis), *diagnosis.notes]
     return FindingsFile(run_id=run.run.run_id, findings=_ordered(all_findings, notes), notes=_bounded(notes))

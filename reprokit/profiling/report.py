@@ -181,10 +181,7 @@ def _settings(run: RunFile, profiled: FindingsFile) -> Iterator[tuple[str, str]]
         told = "a replay is told the recorded time" if run.calendar else "a replay reads another time (--no-calendar)"
         yield "clock", f"{_subject(finding)}{where}: {told}"
     for finding in (finding for finding in others if finding.is_unwatched):
-        where = f" in {_where(run, finding.where)}" if finding.where else ""
-        yield "threads", f"{finding.subject}{where}: {cut(finding.why, SHORT)}"
-        if finding.cures:
-            yield "threads", f"  cure: {_cures(finding.cures)}"
+        yield "threads", f"{finding.subject}: {cut(finding.why, SHORT)}"
     depending = [
         finding
         for finding in others

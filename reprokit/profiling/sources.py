@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
 from reprokit import findings
 from reprokit.entropy.profile import is_python
-from reprokit.entropy.request_counts import RunRequests, who_asked
+from reprokit.entropy.request_counts import Requester, RunRequests, who_asked
 from reprokit.errors import RunError
 from reprokit.findings import ORDER, SOURCE, SYSTEM_CALL, CodePlace, Cure, Finding
 from reprokit.model.run import RunFile, SystemCallsFile
@@ -154,13 +154,13 @@ def read_requests(run: RunDirectory, notes: list[str]) -> RunRequests | None:
         return None
 
 
-def asking_threads(asking: RunRequests | None) -> dict[str, int]:
+def asking_threads(rows: Iterable[Requester]) -> dict[str, int]:
     """Return in how many threads of one process a library asked for entropy, by its file name; the largest number.
 
     Requests of Python's own library are left out: its threads are watched.
     """
     threads: dict[tuple[str, str, int], set[str]] = defaultdict(set)
-    for asker in () if asking is None else asking.rows:
+    for asker in rows:
         library = os.path.basename(asker.module or asker.program)
         if asker.thread and not library.startswith("libpython") and not is_python(library):
             threads[library, asker.process, asker.incarnation].add(asker.thread)
@@ -170,10 +170,9 @@ def asking_threads(asking: RunRequests | None) -> dict[str, int]:
     return most
 
 
-def of_processes(
-    run: RunDirectory, asking: RunRequests | None, helpers: set[int], notes: list[str]
-) -> Iterator[Finding]:
+def of_processes(run: RunDirectory, helpers: set[int], notes: list[str]) -> Iterator[Finding]:
     """Yield findings on requests to the kernel, except those of processes that agents started to measure."""
+    asking = read_requests(run, notes)
     names = set() if asking is None else _with_descendants(asking, helpers)
     if asking is not None:
         yield from _of_entropy(run, asking, names)
@@ -219,8 +218,7 @@ def _of_entropy(run: RunDirectory, asking: RunRequests, helpers: set[str]) -> It
 
 def _of_threads(asking: RunRequests, helpers: set[str]) -> Iterator[Finding]:
     """Yield the libraries whose threads asked for entropy: they work beside each other, which nothing here watches."""
-    rows = {row: asked for row, asked in asking.rows.items() if row.process not in helpers}
-    for library, number in asking_threads(RunRequests(rows=rows)).items():
+    for library, number in asking_threads(row for row in asking.rows if row.process not in helpers).items():
         if number > 1:
             subject, seen = f"{number} threads of {library}", Occurrences()
             yield seen.finding(ORDER, subject, findings.AS_SET, THREADS_WHY, SET_RANK, shows=["timing"])

@@ -59,7 +59,6 @@ FACTS = {  # ids of known facts, by the name that agents report
     "torch.nn.Module.share_memory": "pytorch.hogwild",
     "torch.utils.data.DataLoader": "pytorch.loader-workers",
 }
-LIBRARIES = {"duckdb.query": "_duckdb."}  # whose working threads each ask for entropy: how its file's name begins
 WORKERS_WHY = "how many workers there are decides who draws which random numbers: keep the number in every run"
 
 
@@ -74,7 +73,6 @@ class Surroundings:
     values: dict[tuple[str, str], Any] = field(default_factory=dict)  # values of the settings
     loaders: dict[tuple[str, int | str | None, bool | str | None], Occurrences] = field(default_factory=dict)
     completions: dict[str, Occurrences] = field(default_factory=dict)
-    asking_threads: dict[str, int] | None = None  # by library: those of a process that asked for entropy, where known
 
     def __post_init__(self) -> None:
         self._is_known = functools.lru_cache(MAX_NAMES)(lambda name: any(matching_function(self.facts, name)))
@@ -130,15 +128,7 @@ class Surroundings:
         for name, seen in self.completions.items():
             fact = self._fact(FACTS.get(name, ""))
             why = COMPLETION_WHY if fact is None else ""
-            verdict = findings.AS_SET if self._seems_single_threaded(name) else findings.SUSPECT
-            yield _finding(ORDER, name, seen, fact, verdict, ORDER_RANK, why=why, otherwise=_in_order(name))
-
-    def _seems_single_threaded(self, name: str) -> bool:
-        """Return whether the library of a call has threads that ask for entropy, and no two of this run did."""
-        library, known = LIBRARIES.get(name), self.asking_threads
-        if library is None or known is None:
-            return False
-        return not any(threads > 1 and file.startswith(library) for file, threads in known.items())
+            yield _finding(ORDER, name, seen, fact, findings.SUSPECT, ORDER_RANK, why=why, otherwise=_in_order(name))
 
     def _loader_findings(self, draws: bool) -> Iterator[Finding]:
         """Yield findings on loaders; ``draws``: whether functions of tf.data draw random numbers."""

@@ -18,6 +18,13 @@ TRAININGS = Path(__file__).parents[1] / "trainings"
 PYTORCH = training_text("pytorch_endless.py")
 
 
+SINGLE_THREADED = (  # queries of DuckDB in one thread
+    "c = duckdb.connect(); c.execute('SET threads = 1'); c.execute('select 1')",
+    "duckdb.sql('set threads to 1'); duckdb.sql('select 1')",
+    "c = duckdb.connect(config={'threads': 1}); c.execute('select 1')",
+)
+
+
 def profiled(reprokit: Reprokit, *arguments: str) -> dict[str, Any]:
     """The findings by subject and direction."""
     done = reprokit.run("profile", "--json", "-o", "run", *arguments)
@@ -54,12 +61,18 @@ def test_processes_that_update_shared_weights_are_suspected(reprokit: Reprokit) 
 def test_queries_of_duckdb_are_reported_with_their_lines(reprokit: Reprokit) -> None:
     """By a stand-in for the library, whose methods are found on connections and on the module."""
     stand_in = "class DuckDBPyConnection:\n    def execute(self, query): return self\n"
-    functions = "connect = DuckDBPyConnection\nsql = execute = connect().execute\n"
+    functions = (
+        "def connect(name='', read_only=False, config=None): return DuckDBPyConnection()\nsql = connect().execute\n"
+    )
     (reprokit.directory / "duckdb.py").write_text(stand_in + functions)
     (reprokit.directory / "train.py").write_text("import duckdb\nduckdb.connect().execute('q')\nduckdb.sql('q')\n")
     finding = profiled(reprokit, "--", sys.executable, "train.py")["duckdb.query"]
     assert (finding["kind"], finding["fact"], finding["calls"]) == ("order", "duckdb.threads", 2)
     assert sorted(place["line"] for place in finding["where"]) == [2, 3]
+    for number, text in enumerate(SINGLE_THREADED):
+        (reprokit.directory / "train.py").write_text(f"import duckdb\n{text}\n")
+        done = reprokit.run("profile", "-o", f"single{number}", "--", sys.executable, "train.py")
+        assert "duckdb" not in done.stdout
 
 
 @pytest.mark.skipif(shutil.which("awk") is None, reason="awk is not installed")
@@ -70,6 +83,20 @@ def test_another_program_that_seeds_itself_from_the_clock(reprokit: Reprokit) ->
     done = reprokit.run("profile", "--no-calendar", "-o", "other", *command)
     assert "1 suspect  source the clock is read by " in done.stdout
     assert "is known to vary" not in done.stdout
+
+
+def test_a_function_that_a_library_passes_on_to_its_threads_is_suspected(reprokit: Reprokit) -> None:
+    """As optuna does: the threads execute a function of the library, which is given the script's."""
+    lines = (
+        "from concurrent.futures import ThreadPoolExecutor",
+        "def work(number): return number",
+        "with ThreadPoolExecutor(2) as pool: print([pool.submit(sorted, [2], key=work).result() for _ in range(3)])",
+    )
+    (reprokit.directory / "train.py").write_text("\n".join(lines))
+    finding = profiled(reprokit, "--", sys.executable, "train.py")["ThreadPoolExecutor"]
+    assert (finding["verdict"], finding["calls"], finding["fact"]) == ("suspect", 2, "python.thread-timing")
+    assert (finding["where"][0]["line"], finding["where"][0]["function"]) == (2, "work")
+    assert any("n_jobs=1" in cure["does"] for cure in finding["cures"])
 
 
 def test_one_thread_races_with_nobody(reprokit: Reprokit) -> None:

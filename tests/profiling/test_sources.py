@@ -9,7 +9,7 @@ import pytest
 
 from reprokit import rundir
 from reprokit.findings import Finding
-from reprokit.model.run import Fidelity, SystemCall, SystemCallsFile
+from reprokit.model.run import SystemCall, SystemCallsFile
 from reprokit.model.states import Uncovered, off
 from reprokit.profiling import analyze
 from reprokit.rundir import RunDirectory
@@ -121,28 +121,13 @@ def asking(building: Building, program: str, *threads: str, module: str = "", cl
     return building
 
 
-@pytest.mark.parametrize("threads", [("m",), ("m", "m.1")])
-def test_threads_that_ask_for_entropy_show_whether_a_database_used_several(
-    tmp_path: Path, threads: tuple[str, ...]
-) -> None:
-    query = {"kind": "completion", "name": "duckdb.query", "calls": 3, "ordered": False, "where": [["a.py", 7, "f"]]}
-    building = profiled(tmp_path / "run", [query])
+def test_threads_of_native_code_that_ask_for_entropy_are_named(tmp_path: Path) -> None:
     module = "/venv/_duckdb.cpython-311-x86_64-linux-gnu.so"
-    found = found_in(asking(building, "/usr/bin/python3", *threads, module=module))
-    several = len(threads) > 1
-    assert (found["duckdb.query"].verdict, found["duckdb.query"].fact) == (
-        "suspect" if several else "setting",
-        "duckdb.threads",
-    )
-    assert (found["duckdb.query"].where[0].line, "SET threads=1" in found["duckdb.query"].cures[0].does) == (7, True)
-    assert ("2 threads of _duckdb.cpython-311-x86_64-linux-gnu.so" in found) is several
-
-
-def test_a_database_is_suspected_where_its_threads_are_not_known(tmp_path: Path) -> None:
-    query = {"kind": "completion", "name": "duckdb.query", "calls": 1, "ordered": False, "where": []}
-    building = profiled(tmp_path / "run", [query])
-    building.run.fidelity = Fidelity(exact=3)  # a replay keeps only requests that were answered otherwise
-    assert found_in(asking(building, "/usr/bin/python3", "m"))["duckdb.query"].verdict == "suspect"
+    found = found_in(asking(profiled(tmp_path / "run"), "/usr/bin/python3", "m", "m.1", module=module))
+    finding = found[f"2 threads of {module.rpartition('/')[2]}"]
+    assert (finding.kind, finding.verdict, finding.is_unwatched, finding.blamed) == ("order", "setting", True, False)
+    alone = found_in(asking(profiled(tmp_path / "alone"), "/usr/bin/python3", "m", module=module))
+    assert list(alone) == ["getrandom"]
 
 
 def test_threads_of_python_are_no_threads_of_native_code(tmp_path: Path) -> None:

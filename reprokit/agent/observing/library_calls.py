@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import weakref
 from functools import partial
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
     Keywords = dict[str, Any]
 
 _MARK = "_reprokit_watched"  # not the mark of core.patching, as adapters may have replaced the function already
+MAX_ARGUMENTS = 8  # of a call that a pool is given
 _IN_ORDER = ("map", "starmap", "imap")  # methods of Pool that keep the order of their arguments
 _QUERIES = ("execute", "executemany", "from_parquet", "from_query", "query", "read_csv", "read_parquet", "sql", "table")
+_SET_THREADS = re.compile(r"\bthreads\s*(?:=|to)\s*'?(\d{1,9})", re.IGNORECASE)
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 # Methods of tf.data.Dataset, and the position of num_parallel_calls, counting self.
 _PARALLEL = {"map": 2, "interleave": 4, "batch": 3, "padded_batch": None, "filter": None}
@@ -126,8 +129,9 @@ def observe_thread_pool(module: Any, observer: Observer) -> None:
     """Observe functions of the script that a pool of several threads executes."""
     busy: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def note(arguments: Arguments, _: Keywords) -> None:
-        pool, code = arguments[0], _users_code(arguments[1] if len(arguments) > 1 else None)
+    def note(arguments: Arguments, keywords: Keywords) -> None:
+        pool, given = arguments[0], (*arguments[1 : 1 + MAX_ARGUMENTS], *keywords.values())
+        code = next(filter(None, map(_users_code, given)), None)  # a library may pass on the function of its caller
         if code is not None and getattr(pool, "_max_workers", 0) > 1:
             if pool in busy:
                 _count_concurrent(observer, "ThreadPoolExecutor", code)
@@ -136,13 +140,41 @@ def observe_thread_pool(module: Any, observer: Observer) -> None:
     watch(observer, module.ThreadPoolExecutor, "submit", note)
 
 
+class DuckDBThreads:
+    """What a script says of the threads of DuckDB: which of its connections work in one only."""
+
+    def __init__(self) -> None:
+        self._connections = self._limited = 0  # made so far, and those of them that have one thread from the start
+        self._singles: set[int] = set()  # ids of connections; 0 while there is only one
+
+    def connect(self, arguments: Arguments, keywords: Keywords) -> None:
+        """Note a new connection."""
+        config = argument(arguments, keywords, 2, "config")
+        self._connections += 1
+        self._limited += isinstance(config, dict) and str(config.get("threads")) == "1"
+
+    def is_single(self, arguments: Arguments) -> bool:
+        """Return whether the query of a call is executed by one thread; a query may set that itself."""
+        connection = 0 if self._connections <= 1 or isinstance(arguments[0], str) else id(arguments[0])
+        for text in (each for each in arguments[:2] if isinstance(each, str)):
+            for number in _SET_THREADS.findall(text):
+                (self._singles.add if int(number) == 1 else self._singles.discard)(connection)
+        return connection in self._singles or 0 < self._connections == self._limited
+
+
 def observe_duckdb(module: Any, observer: Observer) -> None:
     """Observe queries of DuckDB, whose own threads decide the order of rows and of sums."""
-    connection = module.DuckDBPyConnection
+    threads = DuckDBThreads()
+
+    def note_query(arguments: Arguments, _: Keywords) -> None:
+        is_single = bool(arguments) and threads.is_single(arguments)
+        _note_completion(observer, "duckdb.query", ordered=is_single)
+
+    watch(observer, module, "connect", threads.connect)
     for name in _QUERIES:
-        for owner in (module, connection):
+        for owner in (module, module.DuckDBPyConnection):
             if callable(getattr(owner, name, None)):
-                watch(observer, owner, name, lambda *_: _note_completion(observer, "duckdb.query"))
+                watch(observer, owner, name, note_query)
 
 
 def observe_pool(module: Any, observer: Observer) -> None:
