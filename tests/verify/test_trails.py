@@ -382,8 +382,8 @@ def test_a_killed_training_is_compared_as_far_as_it_went(training: Callable[[str
 def test_of_a_killed_training_the_end_is_the_one_cause(training: Callable[[str], Path]) -> None:
     comparison = compare(training(""), training("killed"))
     assert verdict_line(comparison) == (
-        "different: steps of optimizer#0 of process 0: identical for 44 steps, then the right run ends; the other has 48"
-        " steps; the right run was killed by SIGKILL; what else differs may follow from it"
+        "different: steps of optimizer#0 of process 0: identical for 44 steps, then the right run ends; the other has"
+        " 48 steps; the right run was killed by SIGKILL; what else differs may follow from it"
     )
     assert list(causes(comparison)) == []
     roles = {leaf.role for leaf in comparison.tree.leaves() if leaf.verdict.differs}
