@@ -183,7 +183,8 @@ def compare(
         *processes.stopped(runs),
         *(note for run, scan, side in _sides(runs) for note in ranks.deaths(run, scan, side)),
         *trail_pair.notes(),
-        *(note for run, side in zip((left, right), SIDES, strict=True) for note in ranks.notes(run, side)),
+        *ranks.notes(left, SIDES[0], right),
+        *ranks.notes(right, SIDES[1], left),
         *(note for run, side in zip((left, right), SIDES, strict=True) for note in samples.notes(run, side)),
         *_untrained_note(runs, trail_pair),
     )
