@@ -76,7 +76,7 @@ class ReplayPair:
     def divergences(self) -> list[ThreadDivergence]:
         """Return the first divergence of each process, without other inputs or calls that changed no parameter."""
         if since := self.equal_until:
-            return first_of_each(*self.logs, since)
+            return first_of_each(*self.logs, since=since)
         divergences = self.all_divergences
         if not divergences or not self.proof.holds:
             return divergences

@@ -53,7 +53,7 @@ class ThreadDivergence:
 
 
 def first_of_each(
-    left: Mapping[str, ProcessLog], right: Mapping[str, ProcessLog], since: Mapping[str, int] | None = None
+    left: Mapping[str, ProcessLog], right: Mapping[str, ProcessLog], *, since: Mapping[str, int] | None = None
 ) -> list[ThreadDivergence]:
     """Return the first divergence of each process that has one, the earliest first.
 

@@ -408,20 +408,21 @@ def test_what_differs_before_the_trails_part_is_without_effect_later_too() -> No
         for one in (call("time", 2, 9, 9, step), call("loss", 3, value, value, step))
     ]
     logs = [{"0": ProcessLog("0", "1-0", {"m": calls})} for calls in (left, right)]
-    (found,) = first_of_each(*logs, {"0": 2})
+    (found,) = first_of_each(*logs, since={"0": 2})
     assert (found.call.operator.name, found.call.step) == ("loss", 2)
     (first,) = first_of_each(*logs)
     assert (first.call.operator.name, first.call.step) == ("time", 0)
     only_times = [{"0": ProcessLog("0", "1-0", {"m": calls[::2]})} for calls in (left, right)]
-    assert [one.call.step for one in first_of_each(*only_times, {"0": 2})] == [2]
+    assert [one.call.step for one in first_of_each(*only_times, since={"0": 2})] == [2]
 
 
 def test_calls_of_two_versions_are_the_same_by_the_text_of_their_lines(tmp_path: Path) -> None:
     """The second version has a further line, and another line 2, of which one call is still the same."""
     for name, text in (("x.py", "a = b\nc = d.e()\ng = h\n"), ("y.py", "# new\na = b\nc = d.f()\ng = h\n")):
         (tmp_path / name).write_text(text)
-    left = [call(*one, file=str(tmp_path / "x.py")) for one in (("a", 1), ("d", 2), ("e", 2), ("g", 3, 2, 2))]
-    right = [call(*one, file=str(tmp_path / "y.py")) for one in (("a", 2), ("d", 3), ("f", 3), ("g", 4, 3, 3))]
+    x, y = str(tmp_path / "x.py"), str(tmp_path / "y.py")
+    left = [call("a", 1, file=x), call("d", 2, file=x), call("e", 2, file=x), call("g", 3, 2, 2, file=x)]
+    right = [call("a", 2, file=y), call("d", 3, file=y), call("f", 3, file=y), call("g", 4, 3, 3, file=y)]
     found = parted(left, right)
     assert found is not None
     assert found.other is not None

@@ -207,4 +207,4 @@ def test_a_gate_finds_the_rank_of_a_real_training_whose_weights_were_corrupted(r
     environment["CORRUPTED"] = "6"
     done = reprokit.run("gate", "--ranks-agree", "--allow-state", "--", *command, environment=environment)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "ranks 0, 1 parted at step 6 (parameters were changed since the step before)" in done.stdout
+    assert "rank 1 left the other at step 6 (parameters were changed since the step before)" in done.stdout
