@@ -210,6 +210,14 @@ def _changes(recording: RunDirectory, command: tuple[str, ...], directory: Path)
         yield from _object_changes(recorded_environment)
 
 
+def changed_code(recording: RunDirectory) -> list[str]:
+    """Return which code of the user's is not as recorded, without files that the run wrote."""
+    outputs, code = recording.outputs(), (recording.environment() or {}).get("code")
+    written = {file.path for file in outputs.files} if outputs is not None else set()
+    kept = {path: digest for path, digest in code.items() if path not in written} if isinstance(code, dict) else {}
+    return list(_file_changes({"code": kept}, Path(recording.run.working_directory)))
+
+
 def _variable_changes(run: RunFile) -> Iterable[str]:
     """Yield variables that differ in the shell only: the replay uses their recorded values."""
     shell = environments.inherited()

@@ -17,6 +17,7 @@ from reprokit.errors import CannotWriteRun, NotReplayable, NotTheRun
 from reprokit.knowledge import Fact
 from reprokit.launch import agent_lines
 from reprokit.launch.interruption import Interruption
+from reprokit.launch.replay_plan import changed_code
 from reprokit.model import divergence as divergence_file
 from reprokit.model.divergence import MAX_LISTED, LocatedCall, LocatedDivergence, OutputsDiffer, ProcessDivergence
 from reprokit.model.question import KeptOperator, OperatorQuestion, Question, StepRange
@@ -26,7 +27,7 @@ from reprokit.questions import collective_inputs, operator_logs
 from reprokit.questions.divergence_text import without_effect
 from reprokit.questions.operator_divergence import DivergenceKind, ThreadDivergence, compared_calls, first_of_each
 from reprokit.questions.operator_logs import DRAWS, OperatorCall, ProcessLog
-from reprokit.questions.proof import ReplayProof, known_parameters, prove
+from reprokit.questions.proof import ReplayProof, known_parameters, prove, with_end_weights
 from reprokit.questions.replays import AnsweredReplay, ask
 from reprokit.run_home import recording_of
 from reprokit.rundir import ANSWERS, TRAIL, RunDirectory
@@ -74,6 +75,8 @@ class ReplayPair:
     @property
     def divergences(self) -> list[ThreadDivergence]:
         """Return the first divergence of each process, without other inputs or calls that changed no parameter."""
+        if since := self.equal_until:
+            return first_of_each(*self.logs, since=since)
         divergences = self.all_divergences
         if not divergences or not self.proof.holds:
             return divergences
@@ -83,6 +86,21 @@ class ReplayPair:
             for divergence in divergences
             if divergence.kind is DivergenceKind.RESULT or divergence.call.step > known.get(divergence.process, -1)
         ]
+
+    @cached_property
+    def equal_until(self) -> dict[str, int]:
+        """By process, the step until which all results in the trails are equal, if the trails differ behind it."""
+        known = known_parameters(self.replays[0].run) if self.proof.diverged else {}  # TensorFlow's only at some steps
+        steps = {process: self.proof.holds_until(process) for process in known}
+        return {process: step for process, step in steps.items() if step is not None and 0 < step <= known[process] + 1}
+
+    @property
+    def without_effect(self) -> list[ThreadDivergence]:
+        """Return the first divergence of each process that changed no result in the trails."""
+        if self.proof.diverged:
+            until = self.equal_until
+            return [one for one in self.all_divergences if one.call.step < until.get(one.process, 0)]
+        return [] if self.divergences else self.all_divergences
 
     def first_trail_divergence(self) -> int | None:
         """Return the first step in which the trails of both replays differ."""
@@ -128,7 +146,9 @@ class _LocateSearch:
         if right is None:
             self._recordings = self._recordings[0], self._recordings[0]
         self._options, self._interruption, self._say = options, interruption, say
-        diverged = prove(left, right).diverged if right is not None else ()
+        proof = with_end_weights(prove(left, right), left, right) if right is not None else ReplayProof({})
+        diverged = proof.diverged
+        self._are_equal = proof.holds  # the recorded trails, so that one pair that is both runs settles it
         self._step = self._recorded_step = min((series.step for series in diverged), default=None)
         self._notes: dict[str, None] = {}
         if options.eager:
@@ -136,6 +156,7 @@ class _LocateSearch:
 
     def run(self, place: Path) -> LocatedDivergence:
         """Replay in pairs until one diverges, then save the guilty call of another pair."""
+        self._require_code()
         number = 0
         for number in range(1, self._options.pairs + 1):
             pair = self._pair(place / str(number), f"pair {number} of up to {self._options.pairs}")
@@ -145,9 +166,22 @@ class _LocateSearch:
                 outputs = self._saved_outputs(divergences[0], place) if is_kept else None
                 return self._document(pair, divergences, number, outputs)
             self._move_window(pair)
+            if any(replay.changes for replay in pair.replays):
+                self._require_proof(pair)
+            if self._are_equal and all(replay.proof.holds for replay in pair.replays):
+                break
             shutil.rmtree(place / str(number), ignore_errors=True)
         self._require_proof(pair)
         return self._document(pair, [], number, None)
+
+    def _require_code(self) -> None:
+        """Refuse recordings whose code is another by now, before anything is replayed."""
+        for recording in dict.fromkeys(self._recordings):
+            if changes := changed_code(recording):
+                raise NotTheRun(
+                    f"no replay would be {recording.path}; changed since the recording: {listed(changes, 3, '; ')}:"
+                    " bring the recorded version back, keep each version under a name of its own, or record again"
+                )
 
     def _pair(self, place: Path, title: str, keep: KeptOperator | None = None) -> ReplayPair:
         steps = _window(self._step)
@@ -265,7 +299,7 @@ class _LocateSearch:
                 ] = None
             if divergence.call.operator.name.startswith(COMPILED) and not self._options.eager:
                 self._notes["with --eager its operators are looked at, in another computation"] = None
-        for divergence in [] if divergences else pair.all_divergences[:MAX_LISTED]:
+        for divergence in pair.without_effect[:MAX_LISTED]:
             self._notes[without_effect(_process(divergence), pair.proof.results)] = None
         facts = (
             list(_facts(divergences[0].call)) if divergences and divergences[0].kind is DivergenceKind.RESULT else []
@@ -359,7 +393,7 @@ def _process(divergence: ThreadDivergence) -> ProcessDivergence:
         calls=divergence.calls,
         varying=divergence.varying,
         other=None
-        if divergence.other is None or divergence.other.key == divergence.call.key
+        if divergence.other is None or divergence.other.is_same(divergence.call)
         else _call(divergence.other, divergence.thread, divergence.position),
     )
 

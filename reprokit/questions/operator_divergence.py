@@ -52,12 +52,19 @@ class ThreadDivergence:
         return self.call.step, list(DivergenceKind).index(self.kind), self.call.number
 
 
-def first_of_each(left: Mapping[str, ProcessLog], right: Mapping[str, ProcessLog]) -> list[ThreadDivergence]:
-    """Return the first divergence of each process that has one, the earliest first."""
+def first_of_each(
+    left: Mapping[str, ProcessLog], right: Mapping[str, ProcessLog], *, since: Mapping[str, int] | None = None
+) -> list[ThreadDivergence]:
+    """Return the first divergence of each process that has one, the earliest first.
+
+    Until the step of `since`, by process, the results of all steps are equal: what differs before has no effect on
+    them, nor has what the same calls make later, where another call differs too.
+    """
     divergences = []
     for identity in left.keys() & right.keys():
         threads = left[identity].threads, right[identity].threads
-        results = [_of_thread(identity, name, threads[0][name], threads[1][name]) for name in _common(*threads)]
+        first = (since or {}).get(identity, 0)
+        results = [_of_thread(identity, name, threads[0][name], threads[1][name], first) for name in _common(*threads)]
         by_order = sorted(
             (divergence for divergence, _, _ in results if divergence is not None),
             key=lambda divergence: divergence.order,
@@ -81,26 +88,39 @@ def _common(left: Mapping[str, Sequence[OperatorCall]], right: Mapping[str, Sequ
 
 
 def _of_thread(
-    process: str, thread: str, left: Sequence[OperatorCall], right: Sequence[OperatorCall]
+    process: str, thread: str, left: Sequence[OperatorCall], right: Sequence[OperatorCall], since: int = 0
 ) -> tuple[ThreadDivergence | None, int, int]:
-    """Return the first divergence, the number of calls compared, and how many differ on equal inputs."""
+    """Return the first divergence, the number of calls compared, and how many differ on equal inputs.
+
+    Calls that differ before the step `since` have no effect; the same calls are the first later only if no other is.
+    """
     divergence: ThreadDivergence | None = None
+    without_effect: set[tuple[object, ...]] = set()
+    of_those: ThreadDivergence | None = None
     calls = varying = 0
     for position, (left_call, right_call) in enumerate(zip(left, right, strict=False)):
-        if left_call.key != right_call.key:
+        if not left_call.is_same(right_call):
             return divergence or _path(process, thread, (left, right), position), calls, varying
         calls += 1
         if left_call.flags & NO_OUTPUTS or left_call.outputs == right_call.outputs:
             continue
         is_result = left_call.inputs == right_call.inputs
         varying += is_result
-        if divergence is None:
+        if left_call.step < since and is_result:
+            continue  # an operator that varies by itself may have an effect another time
+        if left_call.step < since:
+            without_effect.add((left_call.operator.name, left_call.place))
+        elif divergence is None:
             kind = DivergenceKind.RESULT if is_result else DivergenceKind.OUTSIDE
             before = left[position - 1] if position else None
-            divergence = ThreadDivergence(
+            found = ThreadDivergence(
                 kind, process, thread, left_call, right_call, before, _position_in_step(left, position)
             )
-    return divergence or _trailing_calls(process, thread, left, right), calls, varying
+            if (left_call.operator.name, left_call.place) in without_effect:
+                of_those = of_those or found
+            else:
+                divergence = found
+    return divergence or of_those or _trailing_calls(process, thread, left, right), calls, varying
 
 
 def _position_in_step(calls: Sequence[OperatorCall], position: int) -> int:
@@ -139,7 +159,7 @@ def _agree(left: Sequence[OperatorCall], here: int, right: Sequence[OperatorCall
 
 
 def _same_call(left_call: OperatorCall, right_call: OperatorCall) -> bool:
-    return left_call.operator.key == right_call.operator.key and left_call.place == right_call.place
+    return left_call.operator.key == right_call.operator.key and left_call.place.is_same(right_call.place)
 
 
 def _trailing_calls(

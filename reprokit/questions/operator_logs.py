@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import struct
 from collections.abc import Iterator, Mapping
@@ -30,6 +31,18 @@ class CallPlace(msgspec.Struct, frozen=True):
     phase: str  # "forward", "backward", "update"
     node: str  # of the autograd or TensorFlow graph
     where: tuple[tuple[str, int, str], ...]  # (file, line, function), innermost first
+
+    def is_same(self, other: CallPlace) -> bool:
+        """Return whether this is the same place: the same lines, or lines with the same text in two versions."""
+        if self == other:
+            return True
+        kinds = (self.phase, self.node, len(self.where)) == (other.phase, other.node, len(other.where))
+        return kinds and self.texts == other.texts and all(self.texts)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The text of each line, as it is now; empty where it cannot be read."""
+        return tuple(linecache.getline(file, line).strip() for file, line, _ in self.where)
 
 
 class CalledOperator(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,10 +75,16 @@ class OperatorCall:
     outputs: int
     number: int  # index in the log of its process
 
-    @property
-    def key(self) -> tuple[object, ...]:
-        """The properties by which calls of two runs are the same call."""
-        return (*self.operator.key, self.place, self.step)
+    def is_same(self, other: OperatorCall) -> bool:
+        """Return whether two runs make this call at the same place: by its line's text, wherever that line is now.
+
+        A line that was edited may still have calls that do the same.
+        """
+        if self.operator.key != other.operator.key or self.step != other.step:
+            return False
+        return self.place.is_same(other.place) or (
+            self.place.node == other.place.node and (self.inputs, self.outputs) == (other.inputs, other.outputs)
+        )
 
 
 @dataclass(frozen=True)

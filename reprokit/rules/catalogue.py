@@ -17,7 +17,7 @@ import msgspec
 from reprokit import toml_text
 from reprokit.bounds import read_whole
 from reprokit.errors import BadRule, reason
-from reprokit.rules import activations, boosting, data, losses, weights
+from reprokit.rules import activations, boosting, data, losses, ranks, weights
 from reprokit.saved_tensors.trial import TensorTrial
 
 AUTOMATIC = (  # rules that apply to every training; the others are matters of opinion
@@ -36,6 +36,7 @@ AUTOMATIC = (  # rules that apply to every training; the others are matters of o
     data.ClassImbalance,
     data.CheckInputImages,
     data.NLPSequenceRatio,
+    ranks.RankWeightsDiverge,
 )
 ASKED_FOR = (
     weights.PoorWeightInitialization,

@@ -101,8 +101,9 @@ def _of_processes(pair: PairedRuns, _categories: Categories) -> Iterator[str]:
     yield from processes.stopped(runs)
     for run, scan, side in zip(runs.directories, (runs.left, runs.right), SIDES, strict=True):
         yield from ranks.deaths(run, scan, side)
-    for run, side in zip(runs.directories, SIDES, strict=True):
-        yield from ranks.notes(run, side)
+    left, right = runs.directories
+    yield from ranks.notes(left, SIDES[0], right)
+    yield from ranks.notes(right, SIDES[1], left)
 
 
 def _of_trails(pair: PairedRuns, _categories: Categories) -> Iterator[str]:

@@ -73,6 +73,39 @@ def test_what_follows_from_parameters_that_are_no_numbers_is_only_counted(reprok
     assert "note: not reported: 2 further alarms after step 1, which left NaN in parameters" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("shift", "words"),
+    [
+        ([0.0, 0.0, 0.0], ""),
+        (
+            [0.0, 0.0, 1e-6],
+            "at step 2: fc.weight: {ranks} apart by 1e-06 of their size; it was equal",
+        ),
+        (
+            [1e-3, 1e-3, 1e-3],
+            "at step 0: fc.weight: {ranks} apart by 0.001 of their size; so near",
+        ),
+        ([5.0, 5.0, 5.0], ""),
+    ],
+    ids=["equal", "parted", "parted-before-it-was-seen", "shards"],
+)
+def test_weights_of_ranks_that_were_equal_or_near_must_stay_so(
+    reprokit: Reprokit, tmp_path: Path, shift: list[float], words: str
+) -> None:
+    run = run_directory(tmp_path / "ranks")
+    for rank in range(2):
+        writer = TensorWriter(run, f"{rank:016x}-1", process=f"rank{rank}", rank=str(rank))
+        writer.name("fc.weight", "weights")
+        for step, distance in enumerate(shift):
+            writer.save(step, {"fc.weight": numpy.full((4, 4), 1 + rank * distance, "float64")})
+            writer.pass_step(step)
+        writer.end()
+    done = reprokit.run("rules", "ranks", "--rule", "RankWeightsDiverge")
+    assert done.returncode == bool(words), done.stdout + done.stderr
+    words = words.format(ranks="ranks 0, 1 have other values,")
+    assert (f"RankWeightsDiverge {words}" in done.stdout) == bool(words)
+
+
 def test_the_bias_of_keys_in_an_attention_of_keras_needs_no_gradient(reprokit: Reprokit, tmp_path: Path) -> None:
     writer = TensorWriter(run_directory(tmp_path / "attention"))
     small, large = numpy.full((2, 8), 1e-11, "float32"), numpy.ones((2, 8), "float32")

@@ -39,7 +39,7 @@ class TensorWriter:
         self._key = key
         self._shards = 0
         self._named: set[str] = set()
-        self.line(format=1, process="0", rank="", framework="torch", **first)
+        self.line(**{"format": 1, "process": "0", "rank": "", "framework": "torch", **first})
 
     def line(self, **facts: Any) -> None:
         facts = {"class" if name == "layer" else name: value for name, value in facts.items()}

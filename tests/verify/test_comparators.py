@@ -591,6 +591,19 @@ class TestExit:
         assert found is not None
         assert found.detail.endswith("at step 3: the right run ends before it; what else differs may follow from it")
 
+    def test_the_rank_that_died_is_named_where_the_steps_of_one_run_end(self, bare: Pair, compared: Compare) -> None:
+        for run, count in zip(bare, (5, 3), strict=True):
+            for rank, pid in (("rank0", 76), ("rank1", 77)):
+                run.start(rank, pid=pid)
+                run.losses(*map(float, range(count)), process=rank)
+        bare[1].run.exit_code, bare[1].run.killed = 1, [ProcessKilled(number=9, process=77)]
+        found = compared(bare).tree.first()
+        assert found is not None
+        ends = (
+            "the right run ends before it; the right run failed with exit code 1; of the right run, rank 1 was killed"
+        )
+        assert f"{ends} by SIGKILL; what else differs may follow from it" in found.detail
+
     def test_losses_that_part_before_one_run_ends_come_first(self, bare: Pair, compared: Compare) -> None:
         for run, losses in zip(bare, ((1.0, 2.0, 3.0), (1.0, 2.5)), strict=True):
             run.losses(*losses)

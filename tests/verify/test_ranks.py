@@ -73,6 +73,31 @@ def test_parameters_that_were_changed_between_steps(tmp_path: Path) -> None:
     )
 
 
+def test_of_two_ranks_the_one_whose_parameters_were_changed_between_steps_left(tmp_path: Path) -> None:
+    tables = ranks(2)
+    change(tables["rank1"], 5, "parameters", "before", "gradients")
+    (found,) = agreements(run(tmp_path, tables))
+    assert found.left == ("rank1",)
+    what = "parameters were changed since the step before"
+    assert found.words == f"rank 1 left the other at step 5 ({what}) of optimizer#0"
+
+
+def test_of_two_ranks_the_other_run_speaks_for_one(tmp_path: Path) -> None:
+    runs = []
+    for name in ("left", "right"):
+        tables = ranks(2)
+        if name == "right":
+            change(tables["rank1"], 4, "parameters")
+        building = recording(tmp_path / name)
+        building.start()
+        building.losses(0.5)
+        building.tables = {process: [table] for process, table in tables.items()}
+        runs.append(building.write())
+    (note,) = (note for note in compare(*runs).notes if "parted" in note)
+    words = "ranks 0, 1 parted at step 4 (parameters; gradients were equal) of optimizer#0"
+    assert note == f"of the right run, {words}; there rank 0 is as in the other run, rank 1 is not"
+
+
 def test_what_is_not_known_is_not_compared(tmp_path: Path) -> None:
     tables = ranks(2)
     for step in tables["rank0"].steps[3:5]:
@@ -182,4 +207,4 @@ def test_a_gate_finds_the_rank_of_a_real_training_whose_weights_were_corrupted(r
     environment["CORRUPTED"] = "6"
     done = reprokit.run("gate", "--ranks-agree", "--allow-state", "--", *command, environment=environment)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "ranks 0, 1 parted at step 6 (parameters were changed since the step before)" in done.stdout
+    assert "rank 1 left the other at step 6 (parameters were changed since the step before)" in done.stdout

@@ -6,7 +6,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from reprokit.difference import SIDES, Difference, Role, Side, Verdict
-from reprokit.verify.compare import status, weights
+from reprokit.verify.compare import ranks, status, weights
 from reprokit.verify.compare.match import RunPair
 from reprokit.verify.compare.processes import ended_in_one
 
@@ -98,8 +98,11 @@ def _with_reason(runs: RunPair, tree: Difference) -> Difference:
     if first.lacking is None:
         reason = "until then nothing that was recorded differs, and what else differs may follow from it"
         return _replace_leaf(tree, first, replace(first, detail=f"{first.detail}; {reason}"))
-    run = runs.files[SIDES.index(first.lacking)]
-    reason = f"; the {first.lacking} run {status.end_words(run)}" if status.failed(run) else ""
+    index = SIDES.index(first.lacking)
+    run, scan = runs.directories[index], (runs.left, runs.right)[index]
+    reason = f"; the {first.lacking} run {status.end_words(run.run)}" if status.failed(run.run) else ""
+    killed = next((rank for rank in ranks.dead_ranks(run, scan) if rank.signal), None)
+    reason += f"; of the {first.lacking} run, {killed.words}" if killed is not None else ""
     others = sum(1 for leaf in tree.leaves() if leaf.verdict.differs) > 1
     follows = "; what else differs may follow from it" if others else ""
     return _replace_leaf(tree, first, replace(first, detail=f"{first.detail}{reason}{follows}"))

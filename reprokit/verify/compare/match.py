@@ -173,8 +173,8 @@ def match(
                 pair, spans[key].start, collected[0].get(key, []), collected[1].get(key, []), normalizations
             )
         pairs.append(pair)
-    declared = declared or DeclaredIgnores()
-    return RunPair((left, right), *scans, tuple(pairs), normalizations, tolerances, declared, strict_console)
+    how = tolerances, declared or DeclaredIgnores()
+    return RunPair((left, right), *scans, tuple(pairs), normalizations, *how, strict_console=strict_console)
 
 
 def _differing_span(left: ScannedSeries | None, right: ScannedSeries | None) -> range | None:

@@ -58,8 +58,13 @@ def compare_as_set(
 ) -> LinesComparison:
     """Compare lines in any order: equal ones first, then the others in the order of the words around their numbers."""
     common = Counter(line.text for line in left) & Counter(line.text for line in right)
-    others = (sorted(_others(side, common), key=lambda line: _DIGITS.sub("#", line.text)) for side in (left, right))
-    return compare_lines(*others, contexts)
+    others = [sorted(_others(side, common), key=_words) for side in (left, right)]
+    return compare_lines(others[0], others[1], contexts)
+
+
+def _words(line: PrintedLine) -> str:
+    """Return a line without its numbers."""
+    return _DIGITS.sub("#", line.text)
 
 
 def _others(lines: Iterable[PrintedLine], known: Counter[str]) -> list[PrintedLine]:

@@ -46,7 +46,7 @@ class RankAgreement:
     compared: int  # steps with known parameters of all ranks
     state: RankState
     step: int | None = None  # the first after which parameters differ
-    left: tuple[str, ...] = ()  # ranks that differ from the majority; empty if fewer than two thirds agree
+    left: tuple[str, ...] = ()  # ranks that differ from two thirds of all, or changed between steps
     equal_gradients: bool | None = None  # at that step; None: not known
     found_other: bool = False  # whether parameters changed between that step and the previous one
 
@@ -69,7 +69,8 @@ class RankAgreement:
     @property
     def _ranks_words(self) -> str:
         if self.left:
-            return f"{'rank' if len(self.left) == 1 else 'ranks'} {_numbers(self.left)} left the others"
+            others = "the other" if len(self.ranks) == 2 else "the others"
+            return f"{'rank' if len(self.left) == 1 else 'ranks'} {_numbers(self.left)} left {others}"
         return f"ranks {_numbers(self.ranks)} parted"
 
     @property
@@ -144,11 +145,32 @@ def failure(run: RunDirectory, scan: MetricsScan) -> str:
     return status.failure(run.run) or next((rank.words for rank in dead_ranks(run, scan)), "")
 
 
-def notes(run: RunDirectory, side: Side) -> Iterator[str]:
+def notes(run: RunDirectory, side: Side, other: RunDirectory) -> Iterator[str]:
     """Yield ranks whose parameters parted, which equality with another run does not show."""
     for agreement in agreements(run):
         if agreement.state is RankState.PARTED:
-            yield f"of the {side} run, {agreement.words}"
+            yield f"of the {side} run, {agreement.words}{_witnesses(run, other, agreement)}"
+
+
+def _witnesses(run: RunDirectory, other: RunDirectory, agreement: RankAgreement) -> str:
+    """Return which ranks have the parameters of the other run where they parted, if that speaks for some of them."""
+    here, there = (_parameters(side, agreement) for side in (run, other))
+    known = {rank: here[rank] == there[rank] for rank in agreement.ranks if None not in (here[rank], there[rank])}
+    same, others = ([rank for rank in known if known[rank] is equal] for equal in (True, False))
+    if agreement.left or not (same and others):
+        return ""
+    return f"; there {_ranks_are(same)} as in the other run, {_ranks_are(others)} not"
+
+
+def _parameters(run: RunDirectory, agreement: RankAgreement) -> dict[str, int | None]:
+    """Return the digest of each rank's parameters in the step in which they parted; None if it is not known."""
+    step = agreement.step or 0
+    digests: dict[str, int | None] = dict.fromkeys(agreement.ranks)
+    for trail in trails.read(run):
+        for series in trail.series:
+            if trail.process in digests and series.name == agreement.optimizer and series.count > step:
+                digests[trail.process] = next(iter(series.steps(step, step + 1))).parameters
+    return digests
 
 
 def _agreement(optimizer: str, series: Mapping[str, Series]) -> RankAgreement:
@@ -158,6 +180,7 @@ def _agreement(optimizer: str, series: Mapping[str, Series]) -> RankAgreement:
     if any(table != tables[0] for table in tables):
         return RankAgreement(optimizer, ranks, steps, 0, RankState.APART)
     compared, were_equal = 0, False
+    earlier: list[int | None] = [None] * len(ranks)  # parameters that the step before left
     for steps_of_ranks in zip(*(series[rank].steps(0, steps) for rank in ranks), strict=True):
         equal_before = _all_equal(step.before for step in steps_of_ranks)
         if equal_before is False and not were_equal:
@@ -172,12 +195,13 @@ def _agreement(optimizer: str, series: Mapping[str, Series]) -> RankAgreement:
                 compared,
                 state,
                 step=steps_of_ranks[0].number,
-                left=_deviating_ranks(ranks, steps_of_ranks),
+                left=_deviating_ranks(ranks, steps_of_ranks) or _changed_ranks(ranks, steps_of_ranks, earlier),
                 equal_gradients=_all_equal(step.gradients for step in steps_of_ranks),
                 found_other=equal_before is False,
             )
         compared += equal_after is True
         were_equal = were_equal or equal_after is True or equal_before is True
+        earlier = [step.parameters for step in steps_of_ranks]
     return RankAgreement(optimizer, ranks, steps, compared, RankState.EQUAL if compared else RankState.UNKNOWN)
 
 
@@ -193,6 +217,20 @@ def _deviating_ranks(ranks: Sequence[str], steps_of_ranks: Sequence[TrailStep]) 
     if 3 * count < 2 * len(ranks):
         return ()
     return tuple(rank for rank, step in zip(ranks, steps_of_ranks, strict=True) if step.parameters != majority)
+
+
+def _changed_ranks(
+    ranks: Sequence[str], steps_of_ranks: Sequence[TrailStep], earlier: Sequence[int | None]
+) -> tuple[str, ...]:
+    """Return the ranks that began the step with other parameters than their last one left, if others did not."""
+    pairs = zip(ranks, steps_of_ranks, earlier, strict=True)
+    known = {rank: step.before != last for rank, step, last in pairs if None not in (step.before, last)}
+    changed = tuple(rank for rank, is_changed in known.items() if is_changed)
+    return changed if len(known) == len(ranks) and len(changed) < len(ranks) else ()
+
+
+def _ranks_are(ranks: Sequence[str]) -> str:
+    return f"rank {_numbers(ranks)} is" if len(ranks) == 1 else f"ranks {_numbers(ranks)} are"
 
 
 def _numbers(ranks: Sequence[str]) -> str:
