@@ -22,6 +22,7 @@ PARSED = {
     "agent/questions/keras_state.py": {"TensorFlow generator"},  # the name of a part of the state
     "native.py": {"/* reprokit: begin of what cffi reads */", "/* reprokit: end of what cffi reads */"},  # a header's
     "artifacts/compare.py": {"/as written"},  # a part's name
+    "artifacts/sqlite_process.py": {"CREATE TABLE"},  # SQL
     "verify/compare/series_leaves.py": {"random state"},  # leaves' names
     "verify/show/comparison.py": {"weights at the end of model", "replay fidelity"},
     "verify/read/run_check.py": {"; the run cannot be used"},  # shown without it
