@@ -247,6 +247,10 @@ BOOKKEEPING = [
     ("fitting: 0.12 s", "fitting: 0.13 s"),
     ("Evaluation took 1.23 seconds", "Evaluation took 1.33 seconds"),
     ("Data loaded in 0.1 s", "Data loaded in 0.2 s"),
+    (
+        "  140735219727248: TensorSpec(shape=(), dtype=tf.resource)",
+        "  140735286686160: TensorSpec(shape=(), dtype=tf.resource)",
+    ),
     ("TensorBoard 2.21.0 at http://localhost:6006/", "TensorBoard 2.21.0 at http://localhost:6007/"),
     ("|     1 |  0.52 |  12.3s |", "|     1 |  0.52 |  12.4s |"),
 ]
@@ -366,6 +370,9 @@ RESULTS = [
     ("best item id: 3f2b8c1e-5d4a-4e6f-9b0a-1c2d3e4f5a6b", "best item id: 4f2b8c1e-5d4a-4e6f-9b0a-1c2d3e4f5a6b"),
     ("checksum 0xdeadbeef", "checksum 0xdeadbeee"),
     # plain numbers
+    ("  140735219727248: best", "  140735286686160: best"),
+    ("value 140735219727248: TensorSpec()", "value 140735286686160: TensorSpec()"),
+    ("  735219727248: TensorSpec()", "  735286686160: TensorSpec()"),
     ("step 57 loss 0.5", "step 61 loss 0.5"),
     ("step 4711", "step 4712"),
     ("height 4711.0", "height 4712.0"),

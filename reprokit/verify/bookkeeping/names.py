@@ -350,6 +350,12 @@ def of_process_or_left(name: Sequence[str]) -> bool:
     return is_named and name[0] not in METRICS and are_known(name[:2])
 
 
+def qualifies(key: str, above: str) -> bool:
+    """Return whether a key only says of which phase the duration is that the key above it names."""
+    name, outer = words(key), words(above)
+    return bool(name) and PHASES.issuperset(name) and of_duration(outer, has_unit=False) and not is_vague(outer)
+
+
 def names_time(name: Sequence[str]) -> bool:
     """Return whether a name is of known words alone, one of which is of time: it may be bookkeeping, and no result."""
     return mentions_time(name) and are_known(name)
