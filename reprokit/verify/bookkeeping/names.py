@@ -139,7 +139,9 @@ _WHOLE_RUNS = _of("run runs session sessions job jobs experiment execution launc
 RUNS = _of("run runs session experiment version exp trial job name mlruns")
 RUN_DIRECTORIES = _of("version run runs exp experiment session train val predict tune tb tensorboard")
 PROCESS_IDS = _of("pid pids ppid tid processid threadid")
-_NEAR_PROCESS_IDS = _of("process worker thread kernel server child subprocess launcher")
+_NEAR_PROCESS_IDS = _of(
+    "process processes worker workers thread threads kernel server child children subprocess subprocesses launcher"
+)
 PORTS = _of("port ports localhost http https tcp url address host listening serving tensorboard dashboard endpoint ws")
 ADDRESSES = _of("at address addr ptr pointer object ref")
 _ABOUT_RESULTS = (
