@@ -251,6 +251,8 @@ BOOKKEEPING = [
         "  140735219727248: TensorSpec(shape=(), dtype=tf.resource)",
         "  140735286686160: TensorSpec(shape=(), dtype=tf.resource)",
     ),
+    ("Time taken for epoch 1 is 1.2907 sec", "Time taken for epoch 1 is 1.0436 sec"),
+    ("Training time of fold 2 was 3.25", "Training time of fold 2 was 3.5"),
     ("TensorBoard 2.21.0 at http://localhost:6006/", "TensorBoard 2.21.0 at http://localhost:6007/"),
     ("|     1 |  0.52 |  12.3s |", "|     1 |  0.52 |  12.4s |"),
 ]
@@ -369,6 +371,11 @@ RESULTS = [
     ("sha256: 9f3c2b1a0d4e5f60718293a4b5c6d7e8", "sha256: 0f3c2b1a0d4e5f60718293a4b5c6d7e8"),
     ("best item id: 3f2b8c1e-5d4a-4e6f-9b0a-1c2d3e4f5a6b", "best item id: 4f2b8c1e-5d4a-4e6f-9b0a-1c2d3e4f5a6b"),
     ("checksum 0xdeadbeef", "checksum 0xdeadbeee"),
+    ("Time for patient 1 is 1.2907 sec", "Time for patient 1 is 1.0436 sec"),
+    ("Predicted time for epoch 1 is 3.2 s", "Predicted time for epoch 1 is 3.3 s"),
+    ("MAE of fold 1 is 3.2 s", "MAE of fold 1 is 3.3 s"),
+    ("loss time for epoch 1 is 3.2, mae 1.5", "loss time for epoch 1 is 3.2, mae 1.25"),
+    ("score of epoch 1 was 3.25", "score of epoch 1 was 3.5"),
     # plain numbers
     ("  140735219727248: best", "  140735286686160: best"),
     ("value 140735219727248: TensorSpec()", "value 140735286686160: TensorSpec()"),

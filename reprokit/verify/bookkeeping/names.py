@@ -244,6 +244,11 @@ def is_preposition(name: Sequence[str]) -> bool:
     return len(name) == 1 and name[0] in _PREPOSITIONS
 
 
+def continues(name: Sequence[str]) -> bool:
+    """Return whether words only lead from a name to its value: "epoch 1 is 3.2 s", "trained 2026-11-24 in 3 s"."""
+    return is_preposition(name) or tuple(name) in (("is",), ("was",))
+
+
 def of_sum(name: Sequence[str]) -> bool:
     """Return whether a name says too little by itself, and stands for a duration behind values of a training."""
     return list(name) in (["total"], ["dt"])

@@ -109,7 +109,7 @@ def _are_names_of_directories(texts: list[str], contexts: Contexts) -> bool:
 
 def _are_own_names(texts: list[str], contexts: Contexts) -> bool:
     left, right = (context.own_names for context in contexts)
-    return tuple(texts) in zip(left, right, strict=False)
+    return (texts[0], texts[1]) in zip(left, right, strict=False)
 
 
 def _are_hosts(texts: list[str], contexts: Contexts) -> bool:

@@ -297,7 +297,7 @@ def _name(
     key = _key(between, is_first=previous is None)
     earlier = last.text or last.previous
     if key:
-        if names.is_preposition(names.words(key)):  # "trained 2026-11-24 in 3 s"
+        if names.continues(names.words(key)):
             key = f"{last.text} {key}"
         return ValueName(key, behind, previous=earlier, position=Position.WITHIN if is_within else Position.NAMED)
     aside = Position.NAMED if previous is None else Position.ASIDE
