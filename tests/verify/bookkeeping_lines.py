@@ -253,6 +253,8 @@ BOOKKEEPING = [
     ),
     ("Time taken for epoch 1 is 1.2907 sec", "Time taken for epoch 1 is 1.0436 sec"),
     ("Training time of fold 2 was 3.25", "Training time of fold 2 was 3.5"),
+    ("loss_time_ms: 3.25", "loss_time_ms: 3.5"),
+    ("score_time: 3.25", "score_time: 3.5"),
     ("TensorBoard 2.21.0 at http://localhost:6006/", "TensorBoard 2.21.0 at http://localhost:6007/"),
     ("|     1 |  0.52 |  12.3s |", "|     1 |  0.52 |  12.4s |"),
 ]
@@ -376,6 +378,9 @@ RESULTS = [
     ("MAE of fold 1 is 3.2 s", "MAE of fold 1 is 3.3 s"),
     ("loss time for epoch 1 is 3.2, mae 1.5", "loss time for epoch 1 is 3.2, mae 1.25"),
     ("score of epoch 1 was 3.25", "score of epoch 1 was 3.5"),
+    ("loss_time: 3.25", "loss_time: 3.5"),
+    ("train_loss_time=0.5", "train_loss_time=0.25"),
+    ("half-life: 3.25", "half-life: 3.5"),
     # plain numbers
     ("  140735219727248: best", "  140735286686160: best"),
     ("value 140735219727248: TensorSpec()", "value 140735286686160: TensorSpec()"),
