@@ -23,6 +23,7 @@ _TABLES = (
     "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'table' ORDER BY name"  # not virtual ones
 )
 _CONSTRAINT = re.compile(r"(?:CONSTRAINT|CHECK|FOREIGN|PRIMARY|UNIQUE)\b", re.IGNORECASE)
+_VALUES = ("value", "value_json")  # columns beside a key
 _OF_SYSTEM = "system/"  # metrics of the machine that MLflow measures at any time
 
 
@@ -33,7 +34,9 @@ def read(file: IO[bytes], parts: PartWriter) -> None:
     for pragma in ("trusted_schema=OFF", "cell_size_check=ON", "query_only=ON"):
         database.execute(f"PRAGMA {pragma}")
     for kind, name, sql in database.execute(_ENTRIES):
-        parts.send("value", f"schema/{kind} {name}", text=_with_sorted_constraints(str(sql)))
+        parts.send(
+            "value", f"schema/{kind} {name}", text=_with_sorted_constraints(str(sql)) if kind == "table" else str(sql)
+        )
     for (name,) in database.execute(_TABLES).fetchall():
         if name != "sqlite_schema":
             _send_rows(database, str(name), parts)
@@ -59,7 +62,7 @@ def _send_rows(database: sqlite3.Connection, table: str, parts: PartWriter) -> N
     quoted = table.replace('"', '""')
     rows = database.execute(f'SELECT * FROM "{quoted}"')
     columns = [column[0] for column in rows.description]
-    key = columns.index("key") if {"key", "value"} <= {*columns} else None
+    key = columns.index("key") if "key" in columns else None
     number = 0
     for row in rows:
         named = str(row[key]) if key is not None else ""
@@ -67,7 +70,7 @@ def _send_rows(database: sqlite3.Connection, table: str, parts: PartWriter) -> N
             continue
         number += 1
         for column, value in zip(columns, row, strict=True):
-            below = "/" + named.replace("~", "~0").replace("/", "~1") if named and column == "value" else ""
+            below = "/" + named.replace("~", "~0").replace("/", "~1") if named and column in _VALUES else ""
             parts.send("value", f"{table}/{number}/{column}{below}", text=_text(value))
     parts.send("value", f"{table} (rows)", text=str(number))
 
@@ -75,12 +78,12 @@ def _send_rows(database: sqlite3.Connection, table: str, parts: PartWriter) -> N
 def _with_sorted_constraints(sql: str) -> str:
     """Return the text of a table with its constraints in order: SQLAlchemy writes them in that of their addresses."""
     head, parenthesis, rest = sql.partition("(")
-    if not head.upper().startswith("CREATE TABLE") or any(mark in sql for mark in ("--", "/*", "[")):
-        return sql
     inner, end, tail = rest.rpartition(")")
     clauses = list(_clauses(inner))
     columns = [clause for clause in clauses if not _CONSTRAINT.match(clause)]
     constraints = sorted(clause for clause in clauses if _CONSTRAINT.match(clause))
+    if len(constraints) < 2 or any(mark in sql for mark in ("--", "/*", "[")):  # comments, and other quotes
+        return sql
     return head + parenthesis + ",\n".join([*columns, *constraints]) + end + tail
 
 

@@ -30,7 +30,7 @@ from tests.artifacts import samples
 from tests.artifacts.test_logged import event, version
 
 from .bookkeeping_lines import STARTED
-from .runs import recording, training
+from .runs import float32, recording, training
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "reprokit" / "schemas" / "verify.schema.json").read_text())
 LEFT_START, RIGHT_START = "2026-11-29T09:20:00Z", "2026-11-29T10:20:00Z"
@@ -128,6 +128,13 @@ WRITERS: dict[str, Callable[[int, float], bytes]] = {
     ).encode(),
     "args.yaml": lambda n, x: f"lr: {x}\nstarted: 2026-11-29 09:2{n}:07\ntrain_time: 0.{n}\n".encode(),
     "README.md": lambda n, x: f"# Model\n\n- Loss: {x}\n- Training took {n}.5 seconds on 2026-11-{28 + n}\n".encode(),
+    "model.npz": lambda n, x: samples.npz({"weights": numpy.array([[x, 1.0]]), "fit_time": numpy.array(n / 7)}),
+    "model.pkl": lambda n, x: pickle.dumps({"coef_": numpy.array([x, 1.0]), "fit_seconds": n / 7}),
+    "predictions.csv": lambda n, x: table(("row", "pred", "predict_time"), (0, x, n / 7), (1, 0.5, n / 3)),
+    "losses.json": lambda n, x: json.dumps({"loss_time": x, "train_time": n / 7}).encode(),
+    "RESULTS.md": lambda n, x: f"# 3 runs\n\n| Run | Loss | Time (s) |\n|---|---|---|\n| 0 | {x} | 0.{n} |\n".encode(),
+    "lists.pkl": lambda n, x: pickle.dumps({"loss": [x], "time_per_epoch": [n / 7, n / 3]}),
+    "timer.pkl": lambda n, x: pickle.dumps({"loss": x, "callbacks": {"Timer": {"time_elapsed": {"train": n / 7}}}}),
     "history.pkl": lambda n, x: pickle.dumps(History(n / 7, time_of(n), x)),
     "cv.npz": lambda n, x: samples.npz({"mean_fit_time": numpy.array([n / 7, n / 3]), "score": numpy.array([x])}),
     "out.ipynb": lambda n, x: notebook(f"0x7ffff75a759{n}", n, x),
@@ -238,6 +245,10 @@ NO_TIMES: list[tuple[str, bytes, bytes]] = [
     ("r.json", b'{"survival_time_pred": 3.25}', b'{"survival_time_pred": 3.5}'),
     ("r.json", b'{"predictions": {"duration": 3.25}}', b'{"predictions": {"duration": 3.5}}'),
     ("r.json", b'{"time": 12.5, "event": 1}', b'{"time": 12.75, "event": 1}'),
+    ("r.json", b'{"loss_time": 3.25}', b'{"loss_time": 3.5}'),
+    ("r.csv", table(("epoch", "loss_time"), (1, 3.25)), table(("epoch", "loss_time"), (1, 3.5))),
+    ("r.npz", samples.npz({"loss_time": numpy.ones(3)}), samples.npz({"loss_time": numpy.zeros(3)})),
+    ("r.pkl", pickle.dumps({"metric_time": 3.25}), pickle.dumps({"metric_time": 3.5})),
     ("r.json", b'{"latency_ms": 3.25}', b'{"latency_ms": 3.5}'),
     ("r.json", b'{"run_seed": 1795944001}', b'{"run_seed": 1795944002}'),
     ("r.json", b'{"weights_sha256": "0123456789abcdef"}', b'{"weights_sha256": "1123456789abcdef"}'),
@@ -253,6 +264,12 @@ NO_TIMES: list[tuple[str, bytes, bytes]] = [
     ("r.txt", b"braking 3.2 s\n", b"braking 3.3 s\n"),
     ("r.csv", table(("date", "pred"), ("2026-11-29", 1)), table(("date", "pred"), ("2026-11-30", 1))),
     ("r.yaml", b"dose_minutes: 10\n", b"dose_minutes: 11\n"),
+    ("r.md", b"| Patient | Time (s) |\n|---|---|\n| 0 | 3.2 |\n", b"| Patient | Time (s) |\n|---|---|\n| 0 | 3.3 |\n"),
+    ("r.md", b"| Loss | Time (s) |\n\nx = 3\n\n| 0 | 3.2 |\n", b"| Loss | Time (s) |\n\nx = 3\n\n| 0 | 3.3 |\n"),
+    ("r.pkl", pickle.dumps({"event_times": [3.25, 1.0]}), pickle.dumps({"event_times": [3.5, 1.0]})),
+    ("r.pkl", pickle.dumps({"time": [3.25, 1.0]}), pickle.dumps({"time": [3.5, 1.0]})),
+    ("r.pkl", pickle.dumps({"time": {"test": 3.25}}), pickle.dumps({"time": {"test": 3.5}})),
+    ("r.pkl", pickle.dumps({"epoch_times": [3.25]}), pickle.dumps({"epoch_times": [3.25, 1.0]})),
 ]
 
 
@@ -415,3 +432,30 @@ def test_series_of_directories_named_by_the_run_are_paired(compared: Compared) -
 
 def of(comparison: Comparison, category: str) -> Difference:
     return next(child for child in comparison.tree.children if child.name == category)
+
+
+def logged(path: Path, value: float, seconds: float, name: str = "epoch_seconds") -> Path:
+    building = recording(path)
+    for epoch in range(2):
+        values = {"loss": float32(value), name: float32(seconds + epoch)}
+        building.add("epoch", name="fit#0", epoch=epoch, values=values, steps=3)
+    building.add("history", name="fit#0", values={"loss": [float32(value)], name: [float32(seconds)]})
+    building.add("log", name="elapsed", value=float32(seconds), step=0, epoch=None)
+    return building.write()
+
+
+def test_times_among_the_values_of_epochs_are_bookkeeping(tmp_path: Path) -> None:
+    left = logged(tmp_path / "left", 0.5, 1.25)
+    same = compare(left, logged(tmp_path / "same", 0.5, 1.5))
+    assert same.verdict is Verdict.IDENTICAL, same.tree.first()
+    assert same.tree.bookkeeping() == {BookkeepingKind.DURATION: 4}
+    jsonschema.validate(document(same), SCHEMA)
+    assert compare(left, logged(tmp_path / "loss", 0.25, 1.5)).verdict is Verdict.DIFFERENT
+    assert compare(left, logged(tmp_path / "negative", 0.5, -1.5)).verdict is Verdict.DIFFERENT
+
+
+def test_a_metric_of_epochs_that_is_called_time_is_a_result(tmp_path: Path) -> None:
+    left, right = (logged(tmp_path / str(n), 0.5, n, "survival_time") for n in (1, 2))
+    first = compare(left, right).tree.first()
+    assert first is not None
+    assert "survival_time" in first.detail

@@ -69,6 +69,10 @@ def test_a_column_is_named_by_its_head() -> None:
     assert kinds(row(0.6785), row(0.6785).replace("0.0125", "0.0097")) is None
     assert kinds("3  12.5", "3  12.6", "trip  travel_time") is None
     assert kinds("3  12.5", "3  12.6", "epoch  dur", "1  2.5", "the predictions follow") is None
+    drawn = "┃ epoch ┃ loss   ┃ time (s) ┃", "┡━━━━━━━╇━━━━━━━━╇━━━━━━━━━━┩"
+    assert kinds("│ 0     │ 0.0005 │ 0.0697   │", "│ 0     │ 0.0005 │ 0.0585   │", *drawn) == ["duration"]
+    assert kinds("│ 0     │ 0.0005 │ 0.0697   │", "│ 0     │ 0.0004 │ 0.0697   │", *drawn) is None
+    assert kinds("| a | 1.5 |", "| a | 2.5 |", "| patient | time |") is None
 
 
 def test_what_only_looks_like_a_duration_is_pointed_out() -> None:

@@ -46,6 +46,8 @@ RUNS = (
         ("3.25", "4.5", "fps", BookkeepingKind.RATE),
         ("3.25", "4.5", "survival_time", None),
         ("3.25", "4.5", "decay_time", None),
+        ("3.25", "4.5", "loss_time", None),
+        ("3.25", "4.5", "seconds", BookkeepingKind.DURATION),
         ("3.25", "4.5", "half_life_seconds", None),
         ("3.25", "4.5", "predicted_duration", None),
         ("3.25", "4.5", "time_mae", None),

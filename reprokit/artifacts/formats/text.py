@@ -49,7 +49,7 @@ def _line_comparison(options: CompareOptions) -> LineComparison:
         if left is None or right is None:
             return _line(name, left, right)
         result = judge.line(name, left, right)
-        if result is not None:
+        if result is not None or left == right:  # the same lines may be heads of columns
             return result
         difference = _line(name, left, right)
         assert difference is not None
@@ -75,6 +75,8 @@ def compare_json_lines(name: str, left: Source, right: Source, options: CompareO
     def compare_line(place: str, left_line: str | None, right_line: str | None) -> Difference | None:
         if left_line is None or right_line is None:
             return _line(place, left_line, right_line)
+        if left_line == right_line:
+            return None
         try:
             left_values, right_values = _values_by_path(left_line), _values_by_path(right_line)
         except ArtifactDamaged:
@@ -144,8 +146,6 @@ def _place_by_place(
     pairs = zip_longest(*(lines(side, options.limits.text) for side in (left, right)))
     count = 0
     for count, (left_line, right_line) in enumerate(pairs, 1):
-        if left_line == right_line:
-            continue
         if left_line is None or right_line is None:
             return None
         differences.add(compare_line(f"{name}: line {count}", left_line, right_line))

@@ -1,7 +1,7 @@
 """The names of bookkeeping: words of keys and column heads, and words around printed values.
 
 All words of a name are judged: one that is not known makes the value a result ("travel_time"), and so does the name of
-a result ("predicted", "target"), wherever it stands. The last noun counts: "loss time" is a duration, "time_mae" none.
+a result ("predicted", "target"), wherever it stands. The last noun counts: "epoch time" is a duration, "time_mae" none.
 
 Fewer names are those of results that nobody may declare away, and for which nothing is proposed (`names_result`).
 """
@@ -55,6 +55,7 @@ _F1 = re.compile(r"(?:(?<![a-zA-Z])f|(?<![A-Z])F)1(?![0-9])")  # f1, testF1
 _R2 = re.compile(r"(?:(?<![a-zA-Z])r|(?<![A-Z])R)2(?![0-9])")
 _NUMBERED_WEIGHTS = re.compile(r"(?:[wb]|fc|conv|layer)[0-9]*", re.I)  # w1, fc2
 SCORING = _of("loss losses score scores scoring accuracy metric metrics objective gradient gradients grad")
+_SCORED = _of("score scores scoring")  # before "time" without a unit; "loss_time" may be the loss of predicted times
 UNITS = _of(
     "s sec secs second seconds ms msec msecs millis milliseconds us usec microseconds ns nanoseconds min mins minute"
     " minutes h hr hrs hour hours d days kb mb gb tb kib mib gib bytes"
@@ -139,7 +140,9 @@ _WHOLE_RUNS = _of("run runs session sessions job jobs experiment execution launc
 RUNS = _of("run runs session experiment version exp trial job name mlruns")
 RUN_DIRECTORIES = _of("version run runs exp experiment session train val predict tune tb tensorboard")
 PROCESS_IDS = _of("pid pids ppid tid processid threadid")
-_NEAR_PROCESS_IDS = _of("process worker thread kernel server child subprocess launcher")
+_NEAR_PROCESS_IDS = _of(
+    "process processes worker workers thread threads kernel server child children subprocess subprocesses launcher"
+)
 PORTS = _of("port ports localhost http https tcp url address host listening serving tensorboard dashboard endpoint ws")
 ADDRESSES = _of("at address addr ptr pointer object ref")
 _ABOUT_RESULTS = (
@@ -187,12 +190,13 @@ def of_duration(name: Sequence[str], *, has_unit: bool) -> bool:
         return True
     if not has_unit and all(word in _LONG_UNITS for word in name):  # "hours: 3.2"
         return False
+    scoring = SCORING if has_unit or name[at] in UNITS else _SCORED
     if name[at] in UNITS and at and name[at - 1] in nouns:
         at -= 1
     before, behind = name[:at], name[at + 1 :]
     if behind and (behind[0] in _NOT_TIMES or not all(_may_follow(word) for word in behind)):
         return False
-    if before and (before[-1] in METRICS - SCORING or (before[-1] in _INSTANTS and name[at] in ("time", "times"))):
+    if before and (before[-1] in METRICS - scoring or (before[-1] in _INSTANTS and name[at] in ("time", "times"))):
         return False  # the time at which something starts is no duration
     modifiers = [word for word in before if word not in STATISTICS]
     is_phase = bool(modifiers) and modifiers[-1] in PHASES
@@ -240,6 +244,11 @@ def are_of_events(heads: Sequence[str]) -> bool:
 def is_preposition(name: Sequence[str]) -> bool:
     """Return whether a name is nothing but a word that leads to a duration: "in"."""
     return len(name) == 1 and name[0] in _PREPOSITIONS
+
+
+def continues(name: Sequence[str]) -> bool:
+    """Return whether words only lead from a name to its value: "epoch 1 is 3.2 s", "trained 2026-11-24 in 3 s"."""
+    return is_preposition(name) or tuple(name) in (("is",), ("was",))
 
 
 def of_sum(name: Sequence[str]) -> bool:
@@ -350,9 +359,15 @@ def of_process_or_left(name: Sequence[str]) -> bool:
     return is_named and name[0] not in METRICS and are_known(name[:2])
 
 
+def qualifies(key: str, above: str) -> bool:
+    """Return whether a key only says of which phase the duration is that the key above it names."""
+    name, outer = words(key), words(above)
+    return bool(name) and PHASES.issuperset(name) and of_duration(outer, has_unit=False) and not is_vague(outer)
+
+
 def names_time(name: Sequence[str]) -> bool:
     """Return whether a name is of known words alone, one of which is of time: it may be bookkeeping, and no result."""
-    return mentions_time(name) and are_known(name)
+    return mentions_time(name) and are_known(name) and (METRICS - _SCORED).isdisjoint(name)
 
 
 def mentions_id(name: Sequence[str]) -> bool:

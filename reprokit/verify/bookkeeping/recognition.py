@@ -19,6 +19,7 @@ MONTH = 31 * DAY  # clocks and time zones of machines and containers are off, an
 SMALLEST_ID = 1000  # a smaller number is a process id only if its name says so
 SHORTEST_NAME = 6  # characters of a directory's name that stands for it alone
 _PORTS = range(1024, 1 << 16)
+_MAPPED = range(0x7E << 40, 0x80 << 40)  # where libraries and large objects of a process lie
 _DURATIONS = (Form.QUANTITY, Form.CLOCK)
 
 
@@ -108,7 +109,7 @@ def _are_names_of_directories(texts: list[str], contexts: Contexts) -> bool:
 
 def _are_own_names(texts: list[str], contexts: Contexts) -> bool:
     left, right = (context.own_names for context in contexts)
-    return tuple(texts) in zip(left, right, strict=False)
+    return (texts[0], texts[1]) in zip(left, right, strict=False)
 
 
 def _are_hosts(texts: list[str], contexts: Contexts) -> bool:
@@ -179,6 +180,9 @@ def recognized_numbers(name: ValueName) -> BookkeepingKind | None:
 
 
 def _is_address(name: ValueName, left: str, right: str, form: Form, contexts: Contexts) -> bool:
+    if form is Form.NUMBER:  # as Keras names the tensors of a graph: "140735219727248: TensorSpec("
+        are_mapped = all(text.isdecimal() and int(text) in _MAPPED for text in (left, right))
+        return are_mapped and name.position is Position.FIRST and names.words(name.behind)[:1] == ("tensor",)
     return names.of_address(name.words)
 
 
@@ -336,7 +340,7 @@ def _always(name: ValueName, left: str, right: str, form: Form, contexts: Contex
 
 
 _TABLE: tuple[tuple[BookkeepingKind, tuple[Form, ...], _Rule], ...] = (
-    (BookkeepingKind.ADDRESS, (Form.ADDRESS,), _is_address),
+    (BookkeepingKind.ADDRESS, (Form.ADDRESS, Form.NUMBER), _is_address),
     (BookkeepingKind.TEMPORARY_NAME, (Form.TEMPORARY,), _is_temporary),
     (BookkeepingKind.PROGRESS, (Form.BAR,), _always),
     (BookkeepingKind.DATE, (Form.DATE, Form.CLOCK, Form.NUMBER), _is_date),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import operator
 import os
 import re
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from reprokit.verify.bookkeeping.recognition import (
 from reprokit.verify.compare.printed_lines import LineComparer, LookAlike, RecognizedValue
 
 LONGEST = 1 << 16  # characters of a text that is looked at
+_NUMBERS = re.compile(r"[\[(][-+\d.e, ]{1,4096}[\])]")  # a list
 # A level of a path that names nothing, as an index or a field of TensorBoard's messages.
 _INDEX = re.compile(r"\d+|\(.*\)|simple_value|tensor|tensor_content|(?:float|double|int|int64)_val|content")
 
@@ -39,6 +41,8 @@ class FileBookkeeping:
         kind = recognized(name, *texts, self._contexts)
         if kind is not None:
             return bookkeeping(title, *texts, kind)
+        if all(map(_NUMBERS.fullmatch, texts)):
+            return self._list(title, path, texts)
         left, right = (_lines(text) for text in texts)
         if len(left) != len(right) or not _is_text(texts):
             return None
@@ -49,6 +53,14 @@ class FileBookkeeping:
                 return None
             values += line_values
         return _difference(title, values)
+
+    def _list(self, title: str, path: str, texts: tuple[str, str]) -> Difference | None:
+        """Return the difference of two lists that are written as texts."""
+        left, right = (text.split(",") for text in texts)
+        is_negative = any("-" in item.partition("e")[0] for item in (*left, *right))
+        if len(left) != len(right) or is_negative:
+            return None
+        return self.numbers(title, path, texts, sum(map(operator.ne, left, right)))
 
     def numbers(self, title: str, path: str, texts: tuple[str, str], count: int) -> Difference | None:
         """Return the difference of two lists of numbers if their name is that of bookkeeping."""
@@ -106,7 +118,10 @@ def value_name(path: str, beside: tuple[str, ...] = (), *, is_row: bool = False)
     parents = named[:-1]
     if parents and parents[0][:1].isupper():  # the class of a pickled object: "SurvivalForest/fit_time_"
         parents = parents[1:]
-    return ValueName(named[-1] if named else "", parents=" ".join(parents), beside=beside, is_row=is_row)
+    text = named[-1] if named else ""
+    if len(named) > 1 and names.qualifies(text, named[-2]):  # as Lightning's "time_elapsed/train"
+        text = f"{named[-2]} {text}"
+    return ValueName(text, parents=" ".join(parents), beside=beside, is_row=is_row)
 
 
 def _is_text(texts: tuple[str, str]) -> bool:

@@ -34,6 +34,7 @@ from reprokit.verify.read.scan import (
 Raw = dict[str, Any]
 # Kinds of lines with values, and the quantity whose tolerance applies to them.
 QUANTITY = {"loss": "loss", "log": "metrics", "epoch": "metrics", "history": "metrics", "evaluate": "scores"}
+NAMED = ("log", "epoch", "history", "evaluate")  # whose values have names, which may be those of times
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,9 @@ class RunPair:
 
     @cached_property
     def lines(self) -> list[dict[SeriesKey, list[Raw]]]:
-        """Return the lines, by run, of series that differ and have a tolerance, read in one pass each."""
-        return self._collect(*{kind for kind, quantity in QUANTITY.items() if quantity in self.tolerances.of})
+        """Return the lines, by run, of series that differ and have a tolerance or names, read in one pass each."""
+        tolerated = {kind for kind, quantity in QUANTITY.items() if quantity in self.tolerances.of}
+        return self._collect(*tolerated.union(NAMED))
 
     @cached_property
     def evaluations(self) -> list[dict[SeriesKey, list[Raw]]]:

@@ -20,6 +20,7 @@ LOOKED_AT = 4096  # characters of a line that are searched for bookkeeping
 MOST_KNOWN = 1000  # kinds of lines whose names are kept
 LINE_ENDS = "blanks or carriage returns at the end"
 
+_DIGIT = re.compile(r"\d")
 _COLOR = re.compile(r"\x1b\[[\d;]{0,40}m")
 _STATES = re.compile(r"\r|\x08+")  # where a line was overwritten from its beginning
 _SCREEN = re.compile(r"\x1b\[\d{0,4}[ABFHJ]")  # cursor movement between lines
@@ -30,7 +31,8 @@ _KEY_END = re.compile(r"[\s\"'=:(\[<>]*$")
 _EQUATED = re.compile(r"\s*[:=]\s*")  # behind "epoch 3" in "epoch 3: 3.2 s"
 _CONTINUED = re.compile(r"\s*(?:,|/|to|\.\.\.?|[(\[])?\s*(?:±|\+/?-)?\s*")  # between values of one name
 _LEVELS = re.compile(r"\b(?:DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL|[DIWEF]\d{0,4})\b")
-_CELLS = re.compile(r"\s{2,}|\s*[|,\t]\s*")
+_SIDES = "|\u2502\u2503\u2551"  # of tables, as Rich draws them
+_CELLS = re.compile(rf"\s*[{_SIDES},\t]\s*|\s{{2,}}")
 _WITHIN = re.compile(r"[\w/.~-]")
 
 
@@ -235,7 +237,8 @@ class LineComparer:
                 continue
             shapes = forms.form_of(left_token), forms.form_of(right_token)
             texts = left_token[0], right_token[0]
-            named = ValueName(head) if head and not name.words else name
+            in_table = head and not name.words
+            named = ValueName(head, beside=tuple(self._heads), is_row=True) if in_table else name
             kind = recognized(named, *texts, self._contexts, shapes)
             if kind is None:
                 like = resembles(named, *texts, shapes)
@@ -277,7 +280,8 @@ def _names(line: str, tokens: Sequence[re.Match[str]], outer: ValueName | None =
         between = line[end : token.start()]
         prefix += between
         behind_end = tokens[number + 1].start() if number + 1 < len(tokens) else len(line)
-        behind = _PIECES.split(line[token.end() : behind_end].lstrip(" \t=\"'(["), maxsplit=1)[0]
+        following = line[token.end() : behind_end].lstrip(" \t=\"'([")
+        behind = _PIECES.split(following, maxsplit=1)[0]
         name = _name(between, behind, name, previous, token)
         is_prefix = not names.words(_LEVELS.sub("", prefix))
         if outer is not None:
@@ -287,7 +291,7 @@ def _names(line: str, tokens: Sequence[re.Match[str]], outer: ValueName | None =
                 outer, text=text, behind=behind, parents=parents, previous=name.previous, position=name.position
             )
         elif name.position is not Position.WITHIN and is_prefix and _begins_line(token):
-            name = ValueName("", behind, position=Position.FIRST)
+            name = ValueName("", _PIECES.split(following.lstrip(": "), maxsplit=1)[0], position=Position.FIRST)
         yield replace(name, before=_key_text(line[: token.start()]))
         end, previous = token.end(), token
 
@@ -312,7 +316,7 @@ def _name(
     key = _key(between, is_first=previous is None)
     earlier = last.text or last.previous
     if key:
-        if names.is_preposition(names.words(key)):  # "trained 2026-11-24 in 3 s"
+        if names.continues(names.words(key)):
             key = f"{last.text} {key}"
         return ValueName(key, behind, previous=earlier, position=Position.WITHIN if is_within else Position.NAMED)
     aside = Position.NAMED if previous is None else Position.ASIDE
@@ -355,9 +359,11 @@ def _are_alike(left: re.Match[str], right: re.Match[str]) -> bool:
 
 def _heads(line: str) -> list[str]:
     """Return the heads of a table's columns; empty if the line is none of heads."""
-    text = _COLOR.sub("", line[:LOOKED_AT]).strip().strip("|")
+    if _DIGIT.search(line, 0, LOOKED_AT):
+        return []
+    text = _COLOR.sub("", line[:LOOKED_AT]).strip().strip(_SIDES)
     cells = _CELLS.split(text.strip())
-    are_heads = len(cells) > 1 and not re.search(r"\d", text) and all(names.words(cell) for cell in cells)
+    are_heads = len(cells) > 1 and all(names.words(cell) for cell in cells)
     return cells if are_heads else []
 
 
@@ -368,8 +374,8 @@ def _continues(line: str, heads: list[str]) -> bool:
 
 def _ends(line: str) -> list[int]:
     """Return where the cells of a line end."""
-    text = _COLOR.sub("", line[:LOOKED_AT]).rstrip().rstrip("|")
-    start = len(text) - len(text.lstrip().lstrip("|").lstrip())
+    text = _COLOR.sub("", line[:LOOKED_AT]).rstrip().rstrip(_SIDES).rstrip()
+    start = len(text) - len(text.lstrip().lstrip(_SIDES).lstrip())
     return [*(match.start() for match in _CELLS.finditer(text, start)), len(text)]
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import msgspec
 
 from reprokit import dtypes
-from reprokit.difference import Difference, Side, Verdict, different, missing
+from reprokit.difference import Difference, Side, Verdict, bookkeeping, different, group, missing, more_bookkeeping
 from reprokit.tolerance import Tolerance, ulps
-from reprokit.verify.compare.match import QUANTITY, Raw, RunPair, SeriesPair
+from reprokit.verify.bookkeeping.recognition import Contexts, recognized
+from reprokit.verify.compare.file_bookkeeping import value_name
+from reprokit.verify.compare.match import NAMED, QUANTITY, Raw, RunPair, SeriesPair
 from reprokit.verify.read.metric_lines import MetricValue, shown
 from reprokit.verify.read.scan import ScannedSeries, SeriesKey, order_of
 
@@ -137,17 +140,51 @@ class ValueComparison:
 
 
 def judged_leaf(runs: RunPair, pair: SeriesPair, wording: LineWording) -> Difference:
-    """Return the leaf of a series, compared bit by bit, and if it differs by its tolerance."""
+    """Return the leaf of a series, compared bit by bit, and if it differs by its names or by its tolerance."""
     bitwise, tolerance = leaf(pair, wording), runs.accepted(QUANTITY.get(pair.key.kind, ""))
-    if tolerance is None or not bitwise.verdict.differs or pair.left is None or pair.right is None:
+    if not bitwise.verdict.differs or pair.left is None or pair.right is None:
+        return bitwise
+    if tolerance is None and pair.key.kind not in NAMED:
         return bitwise
     left, right = (sorted(lines[pair.key], key=order_of) for lines in runs.lines)
-    if (len(left), len(right)) != (pair.left.count, pair.right.count):
+    is_read = (len(left), len(right)) == (pair.left.count, pair.right.count)
+    if not is_read and tolerance is not None:
         return replace(bitwise, detail=f"{bitwise.detail}; too many values to be judged by a tolerance")
-    if pair.left.count != pair.right.count:
+    if not is_read or pair.left.count != pair.right.count:
+        return bitwise
+    name = title(pair.key, wording.noun)
+    recognized_values = _bookkeeping(name, pair.key.name, left, right, runs.contexts)
+    if recognized_values:
+        return group(name, recognized_values)
+    if tolerance is None:
         return bitwise
     comparison = _compare_values(left, right, tolerance)
-    return bitwise if comparison is None else _values_leaf(title(pair.key, wording.noun), comparison, tolerance)
+    return bitwise if comparison is None else _values_leaf(name, comparison, tolerance)
+
+
+def _bookkeeping(
+    title: str, series: str, left: list[Raw], right: list[Raw], contexts: Contexts
+) -> tuple[Difference, ...]:
+    """Return a leaf for each name of values that differ if all of them are bookkeeping by their names; else none."""
+    found: dict[str, list[Difference]] = {}
+    for left_line, right_line in zip(left, right, strict=True):
+        values = list(_values(left_line)), list(_values(right_line))
+        if _without_values(left_line) != _without_values(right_line) or len(values[0]) != len(values[1]):
+            return ()
+        for (name, where, value), (_, other_where, other) in zip(*values, strict=True):
+            texts = repr(number(value)), repr(number(other))
+            kind = None if value == other else recognized(value_name(name or series), *texts, contexts)
+            if where != other_where or (value != other and kind is None):
+                return ()
+            if kind is not None:
+                found.setdefault(name, []).append(bookkeeping(f"{title}{where}", *texts, kind))
+    return tuple(leaf for leaves in found.values() for leaf in _first_and_rest(leaves))
+
+
+def _first_and_rest(leaves: list[Difference]) -> Iterator[Difference]:
+    yield leaves[0]
+    rest = Counter(leaf.kind for leaf in leaves[1:] if leaf.kind is not None)
+    yield from more_bookkeeping(leaves[0].name, rest)
 
 
 def _values_leaf(name: str, comparison: ValueComparison, tolerance: Tolerance) -> Difference:
@@ -168,7 +205,7 @@ def _compare_values(left: list[Raw], right: list[Raw], tolerance: Tolerance) -> 
     for number, (left_line, right_line) in enumerate(zip(left, right, strict=True)):
         if _without_values(left_line) != _without_values(right_line):
             return None
-        values = dict(_values(left_line)), dict(_values(right_line))
+        values = [{where: value for _, where, value in _values(line)} for line in (left_line, right_line)]
         if values[0].keys() != values[1].keys():
             return None
         for name, value in values[0].items():
@@ -180,14 +217,14 @@ def _without_values(line: Raw) -> Raw:
     return {key: value for key, value in line.items() if key not in _NOT_IN_FRAME}
 
 
-def _values(line: Raw) -> Iterator[tuple[str, MetricValue]]:
-    """Yield each value of a line with the text that identifies it."""
+def _values(line: Raw) -> Iterator[tuple[str, str, MetricValue]]:
+    """Yield each value of a line with its name and the text that identifies it."""
     if "value" in line:
-        yield "", msgspec.convert(line["value"], MetricValue)
+        yield "", "", msgspec.convert(line["value"], MetricValue)
     for name, value in line.get("values", {}).items():
         is_list = isinstance(value, list)
         for epoch, item in enumerate(value if is_list else [value]):
-            yield f", {name}{f' of epoch {epoch}' if is_list else ''}", msgspec.convert(item, MetricValue)
+            yield name, f", {name}{f' of epoch {epoch}' if is_list else ''}", msgspec.convert(item, MetricValue)
 
 
 def place(line: Raw, position: int, unit: str = "value") -> str:
