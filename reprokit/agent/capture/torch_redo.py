@@ -80,6 +80,7 @@ class RedoInputs:
             self._own_batch = own
         batch, samples = inputs.fetched[min(inputs.fetched_count, len(inputs.fetched) - 1)]
         inputs.fetched_count += 1
+        inputs.given_count += 1
         if not trial.is_begun:
             trials.restore_if_built()
         value = self._fitted_part(batch, samples, self._own_batch)
