@@ -21,11 +21,11 @@ class OperatorCall:
     def __init__(self, torch: Any, name: str, values: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
         self.torch = torch
         self.name = name.rpartition("::")[2].rstrip("_").lstrip("_")
-        self._values, self._attributes = values, attributes
+        self._given, self._attributes = values, attributes
 
     def tensor(self, name: str) -> Any:
         """Return a tensor argument; None if there is none."""
-        value = self._values.get(name)
+        value = self._given.get(name)
         return value if isinstance(value, self.torch.Tensor) else None
 
     def attribute(self, name: str) -> Any:
@@ -35,7 +35,7 @@ class OperatorCall:
     def integers(self, name: str) -> list[int]:
         """Return a list of integers, given as such or as a tensor."""
         tensor = self.tensor(name)
-        value = self._values.get(name) if tensor is None else tensor.flatten().tolist()
+        value = self._given.get(name) if tensor is None else tensor.flatten().tolist()
         return [int(number) for number in value or ()]
 
 
