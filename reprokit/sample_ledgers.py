@@ -10,6 +10,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import IO
 
@@ -21,7 +22,7 @@ from reprokit.errors import RunDamaged, RunTooNew
 from reprokit.model.run import SealedFile
 from reprokit.rundir import SAMPLES, RunDirectory
 
-FORMAT = 1  # of agent/sample_ledger.py, as is what follows
+FORMAT = 2  # of agent/sample_ledger.py, as is what follows
 ENDING, TAIL_ENDING = ".samples", ".tail"
 MAX_BYTES = 1 << 30  # of a file, before they were compressed
 MAX_BLOCK = 256 << 20
@@ -29,8 +30,9 @@ MAX_TEXT = 16 << 20  # bytes of the names of a batch's samples
 MAX_BATCHES = 1 << 17  # of one step
 _HEAD, _BLOCK, _ENTRY = struct.Struct("<8sII256sI"), struct.Struct("<4sIQIIII"), struct.Struct("<BBHII")
 _FACTS = 8  # bytes of a block's head before what its check is over
-_BATCH, _STEP, _END, _LOADER, _SERIES = range(1, 6)
+_BATCH, _STEP, _END, _LOADER, _SERIES, _LEFT = range(1, 7)
 _INDICES, _DIGEST, _KEYS = range(1, 4)
+_USE_SHIFT = 4
 _DRAWN = 1  # form of a step
 _UNKNOWN_WORKER = 0xFFFFFFFF
 _TAIL = struct.Struct("<8sQQQ")
@@ -58,6 +60,16 @@ class _Named(msgspec.Struct, frozen=True):
     name: str
 
 
+class BatchUse(Enum):
+    """What the update of a step had of a batch, as autograd's graph shows it."""
+
+    UNWATCHED = 0  # not known: of other frameworks, on devices, and in runs of older releases
+    UNSEEN = 1  # no gradient of it was seen
+    REACHED = 2  # a gradient of it, of which samples is not known
+    PARTLY = 3  # of some of its samples
+    WHOLLY = 4  # of all of them
+
+
 class SampleBatch(msgspec.Struct, frozen=True):
     """A batch that a loader gave."""
 
@@ -67,6 +79,7 @@ class SampleBatch(msgspec.Struct, frozen=True):
     is_digest: bool = False
     worker: int | None = None  # that made it, where only a digest is known
     number: int | None = None  # of that worker's batches
+    use: BatchUse = BatchUse.UNWATCHED
 
 
 class SampleStep(msgspec.Struct, frozen=True):
@@ -83,11 +96,20 @@ class SampleStep(msgspec.Struct, frozen=True):
         return [sample for batch in self.batches for sample in batch.samples]
 
 
+class BatchesLeft(msgspec.Struct, frozen=True):
+    """Batches that were drawn in a training, and that no further step followed."""
+
+    batches: list[SampleBatch]
+
+
 class EpochDone(msgspec.Struct, frozen=True):
     """States that a loader had no further batch."""
 
     loader: SampleLoader
     epoch: int
+
+
+LedgerEvent = SampleStep | EpochDone | BatchesLeft
 
 
 class ProcessLedger:
@@ -116,8 +138,8 @@ class ProcessLedger:
     def _damaged(self, offset: int, problem: str) -> RunDamaged:
         return RunDamaged(f"{self._path}, at byte {offset}: {problem}; the run cannot be used")
 
-    def read(self) -> Iterator[SampleStep | EpochDone]:
-        """Yield the steps, and the ends of epochs, in the order in which they came."""
+    def read(self) -> Iterator[LedgerEvent]:
+        """Yield the steps, the ends of epochs, and what was left, in the order in which they came."""
         state = _LedgerState()
         for offset, entries, numbers in self._blocks():
             try:
@@ -198,13 +220,14 @@ class _LedgerState:
         self._steps: dict[int, int] = {}
         self._batches: list[SampleBatch] = []
 
-    def read(self, entries: bytes, numbers: memoryview) -> Iterator[SampleStep | EpochDone]:
+    def read(self, entries: bytes, numbers: memoryview) -> Iterator[LedgerEvent]:
         """Yield what a block holds; raises ValueError and the like."""
         at = place = 0
         while at < len(entries):
             kind, form, number, first, count = _ENTRY.unpack_from(entries, at)
             at += _ENTRY.size
             text = b""
+            form, use = (form & 15, BatchUse(form >> _USE_SHIFT)) if kind == _BATCH else (form, BatchUse.UNWATCHED)
             if kind in (_LOADER, _SERIES) or (kind == _BATCH and form == _KEYS):
                 if count > min(len(entries) - at, MAX_TEXT):
                     raise ValueError("a text is cut short")
@@ -219,12 +242,15 @@ class _LedgerState:
                     raise ValueError("numbers are missing")
                 if len(self._batches) >= MAX_BATCHES:
                     raise ValueError("a step has too many batches")
-                self._batches.append(self._batch(number, first, form, numbers[place : place + size], text))
+                self._batches.append(self._batch(number, first, form, numbers[place : place + size], text, use))
                 place += size
             elif kind == _STEP:
                 yield self._step(number, first, form == _DRAWN)
             elif kind == _END:
                 yield EpochDone(self._loader(number), first)
+            elif kind == _LEFT:
+                batches, self._batches = self._batches, []
+                yield BatchesLeft(batches)
             else:
                 raise ValueError(f"its kind is {kind}")
 
@@ -233,17 +259,17 @@ class _LedgerState:
             raise ValueError(f"there is no loader {number}")
         return self._loaders[number]
 
-    def _batch(self, number: int, epoch: int, form: int, words: memoryview, text: bytes) -> SampleBatch:
+    def _batch(self, number: int, epoch: int, form: int, words: memoryview, text: bytes, use: BatchUse) -> SampleBatch:
         loader = self._loader(number)
         if form == _DIGEST:
             low, high, worker, order = words
             worker_number = None if worker == _UNKNOWN_WORKER else worker
             digest = low | high << 32
-            return SampleBatch(loader, epoch, [f"{digest:016x}"] if digest else [], True, worker_number, order)
+            return SampleBatch(loader, epoch, [f"{digest:016x}"] if digest else [], True, worker_number, order, use)
         if form == _KEYS:
             keys = msgspec.convert(untrusted_json.loads(text), list[str])
-            return SampleBatch(loader, epoch, keys)
-        return SampleBatch(loader, epoch, words)
+            return SampleBatch(loader, epoch, keys, use=use)
+        return SampleBatch(loader, epoch, words, use=use)
 
     def _step(self, number: int, delta: int, is_drawn: bool) -> SampleStep:
         if number not in self._series:

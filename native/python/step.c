@@ -235,6 +235,11 @@ PyDoc_STRVAR(ledger_put_text, "ledger_put(waiting, guard, entries, numbers)\n--\
                               "there: whether it did. `waiting` is the address of its place, count of puts and room.");
 PyDoc_STRVAR(words_text, "words(indices)\n--\n\n"
                          "A list of integers below 2^32 as words of 32 bits; None of anything else.");
+PyDoc_STRVAR(
+    rows_with_values_text,
+    "rows_with_values(address, size, lengths, strides, axis)\n--\n\n"
+    "For each row along an axis of a tensor of floats in host memory, a byte: 1 if the row holds a value other\n"
+    "than zero. `size` is that of an element in bytes, strides are in elements; None if it cannot be read.");
 
 PyDoc_STRVAR(stack_key_text,
              "stack_key(depth)\n--\n\n"
@@ -269,6 +274,7 @@ static PyMethodDef methods[] = {
     {"loss_line", rkp_loss_line, METH_VARARGS, loss_line_text},
     {"ledger_put", rkp_ledger_put, METH_VARARGS, ledger_put_text},
     {"words", rkp_words, METH_O, words_text},
+    {"rows_with_values", rkp_rows_with_values, METH_VARARGS, rows_with_values_text},
     {"stack_key", rkp_stack_key, METH_O, stack_key_text},
     {"call_values", rkp_call_values, METH_VARARGS, call_values_text},
     {NULL, NULL, 0, NULL},

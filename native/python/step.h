@@ -105,5 +105,6 @@ PyObject *rkp_loss_line(PyObject *module, PyObject *arguments);
 /* ledger.c */
 PyObject *rkp_ledger_put(PyObject *module, PyObject *arguments);
 PyObject *rkp_words(PyObject *module, PyObject *indices);
+PyObject *rkp_rows_with_values(PyObject *module, PyObject *arguments);
 
 #endif

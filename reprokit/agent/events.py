@@ -101,6 +101,13 @@ class ModelCalled(TrainingEvent):
 
 
 @dataclass(eq=False)
+class ModelReturned(TrainingEvent):
+    """The module of the last ModelCalled with gradients has returned this."""
+
+    output: Any
+
+
+@dataclass(eq=False)
 class ForwardBegan(TrainingEvent):
     """An outermost module, or a compiled function, is about to compute; a handler may replace the arguments.
 

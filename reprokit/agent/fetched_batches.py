@@ -12,7 +12,7 @@ from collections import Counter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any, Protocol
 
     class BatchMemory(Protocol):
@@ -27,10 +27,76 @@ if TYPE_CHECKING:
         def overlaps(self, arguments: Any) -> bool:
             """Return whether an argument is a part of the batch, as a slice of it is."""
 
+        def length_if_among(self, arguments: Iterable[Any]) -> int | None:
+            """Return the number of rows of the value that is itself one of the arguments; None if none is."""
+
+        def rows_in(self, arguments: Any) -> tuple[Sequence[int] | None, int]:
+            """Return which rows of the batch are in arguments, or None if that is not known; and how many it has."""
+
 
 # How a thread has used the batches that it fetched last. If no model was called with them, this is decided at the next
 # fetch: they were only inspected if their loader was exhausted and no step followed.
 NOT_CALLED, TRAINED, EVALUATED, EXHAUSTED = range(4)
+
+# What the update of a step had of a batch: not known; no gradient was seen; one was, of samples that are not known; of
+# some samples; of all.
+UNWATCHED, UNSEEN, REACHED, PARTLY, WHOLLY = range(5)
+
+MAX_LOOKED_AT = 1 << 10  # batches of an iteration, before its first step
+
+
+class BatchCall:
+    """A call of a model with a batch, and the gradient that a backward pass has brought to its output."""
+
+    __slots__ = ("has_gradient", "has_value", "is_unread", "rows", "rows_with_values")
+
+    def __init__(self, rows: Sequence[int] | None) -> None:
+        self.rows = rows  # the samples that it was called with; None: not known
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a backward pass: nothing has come."""
+        self.has_gradient = False
+        self.has_value = False  # something that is not zero
+        self.is_unread = False  # whether it is zero is not known
+        self.rows_with_values: list[bytes] = []  # a flag for each row, of each output that has these rows
+
+    def gradient_came(self, has_value: bool | None, rows: bytes | None) -> None:
+        """Note a gradient: whether it is not zero, and which rows are not."""
+        self.has_gradient = True
+        self.has_value = self.has_value or bool(has_value)
+        self.is_unread = self.is_unread or has_value is None
+        if rows is not None:
+            self.rows_with_values.append(rows)
+
+
+class GradientShare:
+    """What the gradients of an optimizer have of a batch."""
+
+    __slots__ = ("_has_value", "_samples", "is_unread")
+
+    def __init__(self) -> None:
+        self.is_unread = False
+        self._has_value = False
+        self._samples: set[int] = set()
+
+    def add(self, call: BatchCall) -> None:
+        """Add what a backward pass has brought to a call."""
+        self.is_unread = self.is_unread or call.is_unread
+        for flags in call.rows_with_values:
+            if call.rows is not None:
+                self._samples.update(call.rows if all(flags) else [row for row, flag in zip(call.rows, flags) if flag])
+        self._has_value = self._has_value or (call.has_value and not call.rows_with_values)
+
+    def use(self, size: int | None) -> int:
+        """Return what an update has of a batch of so many samples."""
+        if self._samples and len(self._samples) == size:
+            return WHOLLY
+        if self.is_unread:
+            return UNWATCHED
+        if self._has_value or (self._samples and size is None):
+            return REACHED
+        return PARTLY if self._samples else UNSEEN
 
 
 class LoaderIteration:
@@ -45,15 +111,32 @@ class LoaderIteration:
         self.is_exhausted = False  # while some of its batches wait for their steps
         self.is_ahead = False  # a step left one of its batches to a later step
         self.is_drawn = False  # a step had several, and it is not known which its model was called with
+        self._looked_at: list[FetchedBatch] = []  # models were called with them, without gradients, before any step
+
+    def looked_at(self, batch: FetchedBatch) -> None:
+        """Keep a batch that no step followed: once there is one, this is no evaluation."""
+        batch.value, batch.calls = None, []
+        if len(self._looked_at) < MAX_LOOKED_AT:
+            self._looked_at.append(batch)
+
+    def stepped_first(self) -> list[FetchedBatch]:
+        """Note that a step had a batch; return those that were looked at before the first one."""
+        batches, self._looked_at, self.has_steps = self._looked_at, [], True
+        return batches
 
 
 class FetchedBatch:
     """A batch that a loader has given, until the step that it belongs to."""
 
-    __slots__ = ("entry", "is_used", "iteration", "memory", "numbers", "value", "waits")
+    __slots__ = ("calls", "entry", "is_used", "iteration", "memory", "numbers", "shares", "size", "value", "waits")
 
-    def __init__(self, iteration: LoaderIteration, entry: bytes, numbers: bytes, value: Any) -> None:
+    def __init__(
+        self, iteration: LoaderIteration, entry: bytes, numbers: bytes, value: Any, size: int | None = None
+    ) -> None:
         self.iteration, self.entry, self.numbers = iteration, entry, numbers
+        self.size = size  # in samples; None if its loader does not say it, until it is called with
+        self.calls: list[BatchCall] = []  # of models, with it
+        self.shares: dict[int, GradientShare] = {}  # of it in the gradients of each optimizer
         self.value = value  # the batch, until it is called with or another one is fetched
         self.memory: BatchMemory | None = None  # in place of it from then on
         self.is_used = False  # a model was called with it, as far as that is known
@@ -62,6 +145,40 @@ class FetchedBatch:
     @property
     def is_alive(self) -> bool:
         return self.memory is not None and self.memory.is_alive()
+
+    def called(self, call: ModelArguments) -> BatchCall:
+        """Note a call of a model that was, as far as that is known, made with this batch."""
+        self.is_used = True
+        rows, length = (None, 0) if self.memory is None else call.rows_of(self.memory)
+        if self.size == 1 and rows is not None and len(rows) == length:
+            rows = range(1)  # the axes of a single sample
+        elif rows is not None and self.size not in (None, length):
+            rows = None  # what was made of the samples has other rows
+        elif rows is not None:
+            self.size = length
+        made = BatchCall(rows)
+        self.calls.append(made)
+        return made
+
+
+class ModelArguments:
+    """The arguments of a call of a model; where they lie is looked up if they are not a batch's own values."""
+
+    def __init__(self, arguments: Any, keywords: Any, memory_of: Callable[[Any], BatchMemory]) -> None:
+        self._arguments, self._keywords, self._memory_of = arguments, keywords, memory_of
+        self._memory: BatchMemory | None = None
+
+    @property
+    def memory(self) -> BatchMemory:
+        """Where the arguments lie."""
+        if self._memory is None:
+            self._memory = self._memory_of((self._arguments, self._keywords))
+        return self._memory
+
+    def rows_of(self, batch: BatchMemory) -> tuple[Sequence[int] | None, int]:
+        """Return which rows of a batch it was called with, or None if that is not known; and how many it has."""
+        length = batch.length_if_among((*self._arguments, *self._keywords.values()))
+        return batch.rows_in(self.memory) if length is None else (range(length), length)
 
 
 class PendingBatches:
@@ -77,6 +194,7 @@ class PendingBatches:
         self._unclear: set[LoaderIteration] = set()  # a call had several to choose from, and none was its argument
         self.has_called = False  # this thread calls models: it does not only fetch for another one
         self.is_listed = False  # among those that other threads look at
+        self.calls: list[BatchCall] = []  # those that the last call of a model was
 
     def add(self, batch: FetchedBatch) -> None:
         """Append a batch; one that was fetched before without a call is known by its memory from now on."""
@@ -122,7 +240,11 @@ class PendingBatches:
         dropped, last = self.batches[self.first :], self.batches[-1].iteration if self.batches else None
         del self.batches[self.first :]
         for batch in dropped:
-            if not (self.has_called and batch.iteration is last):
+            if self.has_called and batch.iteration.has_steps:  # the script looked at it, and left it out
+                self.batches.append(batch)
+            elif self.has_called and batch.iteration is last:
+                batch.iteration.looked_at(batch)
+            else:
                 self._remember(batch)
                 if batch.is_alive:
                     batch.waits, self._is_plain = True, False
@@ -132,14 +254,17 @@ class PendingBatches:
 
     def called(self, arguments: Any, keywords: Any, fetching: list[PendingBatches]) -> None:
         """Note a call of a model through which gradients can go; ``fetching`` are the batches of all threads."""
-        self.use, batches = TRAINED, self.batches
+        self.use, batches, self.calls = TRAINED, self.batches, []
         self.has_called = True
-        if self._is_plain and len(batches) == self.first + 1:  # the usual case, for which nothing is looked at
-            batches[-1].is_used, batches[-1].value = True, None
-        elif self._memory_of is not None and not (self._is_plain and batches and len(batches) == self.first):
+        if self._memory_of is None:
+            return
+        if self._is_plain and len(batches) == self.first + 1:  # the usual case
+            self._remember(batches[-1])
+            self.calls.append(batches[-1].called(ModelArguments(arguments, keywords, self._memory_of)))
+        elif not (self._is_plain and batches and len(batches) == self.first):
             others = [pending for pending in fetching if pending is not self]
             if others or batches:
-                self._find_used(self._memory_of((arguments, keywords)), others)
+                self._find_used(ModelArguments(arguments, keywords, self._memory_of), others)
             for pending in others:
                 if pending.use == EXHAUSTED and not pending.batches:
                     pending.is_listed = False
@@ -150,22 +275,19 @@ class PendingBatches:
         if self.use != TRAINED:
             self.use = EVALUATED
 
-    def _find_used(self, arguments: BatchMemory, others: Iterable[PendingBatches]) -> None:
+    def _find_used(self, call: ModelArguments, others: Iterable[PendingBatches]) -> None:
         self._is_plain = False
         for batch in self.batches[self.first :]:
             self._remember(batch)
         self._forget_left_loops()
-        used = _called_with(self.batches, arguments)
+        used = _called_with(self.batches, call.memory)
         if not used:
             for other in others:
-                used = other.give(arguments)
+                used = other.give(call.memory)
                 self.batches += used
                 if used:
                     break
-        for batch in used:
-            batch.is_used = True
-        if not used:
-            self._guess()
+        self.calls += [batch.called(call) for batch in used or self._guess()]
 
     def _forget_left_loops(self) -> None:
         """Forget what waits and is gone, of iterations that fetch no more: their loops were left before it was used."""
@@ -179,15 +301,16 @@ class PendingBatches:
             self.kept -= index < self.kept
             del self.batches[index]
 
-    def _guess(self) -> None:
-        """Take the only batch that a loader has given since the last step for the step's, whatever it has become."""
+    def _guess(self) -> list[FetchedBatch]:
+        """Return the batches that are the only ones of their loaders since the last step, whatever became of them.
+
+        A loader that gave several is unclear.
+        """
         clear = {batch.iteration for batch in self.batches if batch.is_used}
         counts = Counter(batch.iteration for batch in self.batches if batch.iteration not in clear)
-        for batch in self.batches[self.kept :]:
-            if counts[batch.iteration] > 1:
-                self._unclear.add(batch.iteration)
-            elif not batch.waits and batch.iteration not in clear:
-                batch.is_used = True
+        single = [batch for batch in self.batches[self.kept :] if counts[batch.iteration] == 1 and not batch.waits]
+        self._unclear.update(batch.iteration for batch in self.batches[self.kept :] if counts[batch.iteration] > 1)
+        return single
 
     def give(self, arguments: BatchMemory) -> list[FetchedBatch]:
         """Remove and return the batches with which another thread has called its model."""
@@ -211,7 +334,8 @@ class PendingBatches:
         taken, is_drawn = self.batches, False
         if self._memory_of is not None and len(taken) > 1 and not all(batch.is_used for batch in taken):
             self._is_plain = False
-            self._guess()
+            for batch in self._guess():
+                batch.is_used = True
         if not self._is_plain:
             taken, kept, is_drawn = self._divided()
         self.batches, self.use = kept, NOT_CALLED

@@ -17,21 +17,55 @@ from functools import partial
 
 from .core.buffered_lines import make_directory, map_new_file
 from .core.json_text import to_json
-from .events import BatchFetched, BatchMoved, LoaderBegan, LoaderExhausted, ModelCalled, UpdateDone
-from .fetched_batches import EVALUATED, NOT_CALLED, TRAINED, FetchedBatch, LoaderIteration, PendingBatches
+from .events import (
+    BackwardBegan,
+    BackwardEnded,
+    BatchFetched,
+    BatchMoved,
+    LoaderBegan,
+    LoaderExhausted,
+    ModelCalled,
+    ModelReturned,
+    OptimizerEnded,
+    OptimizerMade,
+    UpdateDone,
+)
+from .fetched_batches import (
+    EVALUATED,
+    NOT_CALLED,
+    REACHED,
+    TRAINED,
+    UNSEEN,
+    UNWATCHED,
+    FetchedBatch,
+    LoaderIteration,
+    PendingBatches,
+)
 from .reader_names import file_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, Protocol
 
     from .agent import Agent
     from .core.journal import Journal
     from .events import Events, Handler, TrainingEvent
-    from .fetched_batches import BatchMemory
+    from .fetched_batches import BatchCall, BatchMemory
 
-FORMAT = 1
+    class GradientFollower(Protocol):
+        """Follows the gradients of a framework from the results of models to updates, and says what these had."""
+
+        def add_optimizer(self, record: Any) -> None: ...
+        def remove_optimizer(self, record: Any) -> None: ...
+        def model_returned(self, calls: list[BatchCall], output: Any) -> None: ...
+        def backward_began(self, batches: list[FetchedBatch]) -> None: ...
+        def backward_ended(self, batches: list[FetchedBatch]) -> None: ...
+        def update_done(self, batches: list[FetchedBatch], record: Any) -> None: ...
+        def use_of(self, batch: FetchedBatch, record: Any) -> int: ...
+
+
+FORMAT = 2  # 1: what a step had of its batches was not written
 DIRECTORY = "samples"
 MAX_BYTES = 1 << 30  # of one process, before they are compressed
 MAX_FILES = 1000  # of processes with the same identity
@@ -41,8 +75,9 @@ MAX_KEY = 200  # characters of a sample's name
 ENTRIES, NUMBERS = 16 << 10, 48 << 10  # bytes of the two areas of the tail
 TAIL_HEAD = 64
 PREFERRED_ADDRESS = 0x2E0001000000  # of the tail, behind that of buffered lines
-BATCH, STEP, END, LOADER, SERIES = range(1, 6)  # kinds of entries
+BATCH, STEP, END, LOADER, SERIES, LEFT = range(1, 7)  # kinds of entries
 INDICES, DIGEST, KEYS = range(1, 4)  # how the samples of a batch are identified
+USE_SHIFT = 4  # the upper bits of a batch's form say what its step had of it
 UNKNOWN_WORKER = 0xFFFFFFFF
 HEAD = struct.Struct("<8sII256sI")
 BLOCK = struct.Struct("<4sIQIIII")
@@ -70,8 +105,10 @@ class SampleLedger:
         digest: Callable[[Any], int | None],
         compiled: Any = None,
         memory_of: Callable[[Any], BatchMemory] | None = None,
+        gradients: GradientFollower | None = None,
     ) -> None:
         self._agent, self._events, self._compiled = agent, events, compiled
+        self._gradients = gradients
         self._memory_of = memory_of  # returns where values lie; None where calls of models are no events
         self._facts_of = facts_of  # returns the settings of a loader
         self._digest = digest  # digests a batch for which the trail has no digest
@@ -88,6 +125,7 @@ class SampleLedger:
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {
+            **self._gradient_handlers(),
             LoaderBegan: self._loader_began,
             BatchFetched: self._batch_fetched,
             BatchMoved: lambda event: self._thread.pending.moved(event.before, event.after),
@@ -96,14 +134,34 @@ class SampleLedger:
             UpdateDone: self._update_done,
         }
 
+    def _gradient_handlers(self) -> dict[type[TrainingEvent], Handler]:
+        gradients = self._gradients
+        if gradients is None:
+            return {}
+        return {
+            OptimizerMade: lambda event: gradients.add_optimizer(event.optimizer),
+            OptimizerEnded: lambda event: gradients.remove_optimizer(event.optimizer),
+            ModelReturned: self._model_returned,
+            BackwardBegan: self._backward_began,
+            BackwardEnded: self._backward_ended,
+        }
+
     def failed(self, error: Exception, _handler: Handler) -> None:
         """End the ledger with a warning."""
         self._events.remove(self)
         self._agent.warn(f"no further step's samples are kept: {type(error).__name__}: {error}")
 
     def finish(self) -> None:
-        """Write the buffered entries."""
+        """Write the batches that no step followed, and the buffered entries."""
+        self._agent.attempt(self._write_left_batches)
         self._file.close()
+
+    def _write_left_batches(self) -> None:
+        for pending in self._fetching:
+            left = [batch for batch in pending.batches if batch.iteration.has_steps and not batch.waits]
+            if left:
+                entries = b"".join(_entry_of(batch, UNSEEN) for batch in left) + ENTRY.pack(LEFT, 0, 0, 0, 0)
+                self._file.put(entries, b"".join(batch.numbers for batch in left))
 
     # Batches, until their step
 
@@ -143,32 +201,36 @@ class SampleLedger:
             pending.first = pending.kept = 0
         numbers = None if self._compiled is None else self._compiled.words(event.indices)
         if numbers is None:
-            kind, count, text, numbers = self._identify(iteration, event)
+            kind, count, text, numbers, size = self._identify(iteration, event)
         else:
             kind, count, text = INDICES, len(numbers) // 4, b""
+            size = count
         entry = ENTRY.pack(BATCH, kind, iteration.number, iteration.epoch, count)
         iteration.fetched += 1
-        pending.add(FetchedBatch(iteration, entry + text, numbers, event.batch))
+        pending.add(FetchedBatch(iteration, entry + text, numbers, event.batch, size))
 
-    def _identify(self, iteration: LoaderIteration, event: BatchFetched) -> tuple[int, int, bytes, bytes]:
-        """Return kind, count, text and numbers that identify a batch's samples, if it has no list of small indices."""
+    def _identify(self, iteration: LoaderIteration, event: BatchFetched) -> tuple[int, int, bytes, bytes, int | None]:
+        """Return kind, count, text and numbers that identify a batch's samples, if it has no list of small indices.
+
+        And how many these are, where that is known.
+        """
         indices = event.indices
         if type(indices) is not list:
             indices = indices.tolist() if hasattr(indices, "tolist") else indices
             indices = list(indices) if isinstance(indices, (list, tuple)) else [indices]
         try:
-            return INDICES, len(indices), b"", struct.pack("<%dI" % len(indices), *indices)
+            return INDICES, len(indices), b"", struct.pack("<%dI" % len(indices), *indices), len(indices)
         except struct.error:
             pass
         keys = _keys(event.batch) if indices[0] is None else list(map(str, indices))
         if keys:
             text = to_json([key[:MAX_KEY] for key in keys]).encode()
-            return KEYS, len(text), text, b""
+            return KEYS, len(text), text, b"", len(keys)
         worker = UNKNOWN_WORKER if event.worker is None else event.worker
         number = iteration.batches.get(worker, 0)
         iteration.batches[worker] = number + 1
         digest = self._digest(event.batch) if event.digest is None else event.digest
-        return DIGEST, 1, b"", struct.pack("<QII", digest or 0, worker, number)
+        return DIGEST, 1, b"", struct.pack("<QII", digest or 0, worker, number), None
 
     def _model_called(self, event: ModelCalled) -> None:
         pending = self._thread.pending
@@ -189,6 +251,23 @@ class SampleLedger:
         elif iteration is not None and (iteration.has_steps or pending.has(iteration)):
             self._file.put(_end_of(iteration), b"")
 
+    # Gradients, where they are followed
+
+    def _model_returned(self, event: ModelReturned) -> None:
+        calls = self._thread.pending.calls
+        if calls and self._gradients is not None:
+            self._gradients.model_returned(calls, event.output)
+
+    def _backward_began(self, _event: BackwardBegan) -> None:
+        batches = self._thread.pending.batches
+        if batches and self._gradients is not None:
+            self._gradients.backward_began(batches)
+
+    def _backward_ended(self, _event: BackwardEnded) -> None:
+        batches = self._thread.pending.batches
+        if batches and self._gradients is not None:
+            self._gradients.backward_ended(batches)
+
     # Steps
 
     def _update_done(self, event: UpdateDone) -> None:
@@ -202,19 +281,30 @@ class SampleLedger:
             series = self._series[record.name] = [len(self._series), -1]
             self._declare(SERIES, series[0], to_json({"name": record.name}))
         entries = numbers = b""
+        gradients = self._gradients
+        if gradients is not None:
+            gradients.update_done(batches, record)
+        if not all(batch.iteration.has_steps for batch in batches):
+            batches = [each for batch in batches for each in (*batch.iteration.stepped_first(), batch)]
         for batch in batches:
             iteration = batch.iteration
-            iteration.has_steps = True
             iteration.stepped += 1
             if iteration.is_exhausted and iteration.stepped == iteration.fetched:
                 entries = _end_of(iteration) + entries
             is_drawn = is_drawn or iteration.is_drawn
-            entries, numbers = entries + batch.entry, numbers + batch.numbers
+            use = UNWATCHED if gradients is None else gradients.use_of(batch, record)
+            if iteration.is_drawn and use in (UNSEEN, REACHED):
+                use = UNWATCHED
+            entries, numbers = entries + _entry_of(batch, use), numbers + batch.numbers
         entries += ENTRY.pack(STEP, is_drawn, series[0], step - series[1], 0)
         series[1] = step
         if not self._file.put(entries, numbers):
             self._events.remove(self)
             self._agent.warn(f"no further step's samples are kept: {self._file.refusal}")
+
+
+def _entry_of(batch: FetchedBatch, use: int) -> bytes:
+    return bytes((BATCH, batch.entry[1] | use << USE_SHIFT)) + batch.entry[2:]
 
 
 def _end_of(iteration: LoaderIteration) -> bytes:

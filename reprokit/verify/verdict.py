@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from reprokit.difference import BookkeepingKind, Difference, Verdict
+from reprokit.sample_ledgers import BatchUse
 from reprokit.verify.ignores import IgnoreUse, behind_verdict
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from reprokit.model.states import SwitchOption
     from reprokit.verify.compare.hosts import HostsComparison
     from reprokit.verify.compare.runs import Comparison
+    from reprokit.verify.compare.samples import EpochCoverage
 
 NOT_BITWISE = "not bitwise identical; within the tolerance asked for"
 NOT_KNOWN = "nothing that was compared differs, but both runs changed what could not be compared"
@@ -105,6 +107,29 @@ def tensors_proof(steps: int, seen: int, agreed: int, gaps: Mapping[str, Sequenc
         yield f"{agreed:,} values, which the trail does not see, are the same in a second replay"
     for reason, names in gaps.items():
         yield f"not proved: {len(names):,} values, first {names[0]}: the trail does not see them, and {reason}"
+
+
+def coverage_words(batches: int, uses: Mapping[BatchUse, int]) -> str:
+    """Return what is known of an epoch that drew each sample once, from what updates are known to have had."""
+    wholly, partly, reached, unwatched = (
+        uses.get(use, 0) for use in (BatchUse.WHOLLY, BatchUse.PARTLY, BatchUse.REACHED, BatchUse.UNWATCHED)
+    )
+    if wholly == batches:
+        return "each once"
+    if unwatched == batches:
+        return "each drawn once; whether batches reached an update is not known"
+    parts = [f"{wholly + partly + reached:,} of {batches:,} batches were seen to reach an update"]
+    parts += [f"{partly:,} in part"] if partly else []
+    parts += [f"{reached:,} with samples that are not known"] if reached else []
+    parts += [f"of {unwatched:,} it is not known"] if unwatched else []
+    return f"each drawn once; {', '.join(parts)}"
+
+
+def epochs_headline(epochs: Sequence[EpochCoverage]) -> str:
+    """Return what is known of the epochs of a ledger that gives no reason to look at it."""
+    if not all(row.is_complete for row in epochs):
+        return "nothing to look at"
+    return "nothing seen twice or left out" if all(row.is_used for row in epochs) else "nothing drawn twice or never"
 
 
 def hosts_line(result: HostsComparison) -> str:

@@ -106,7 +106,7 @@ CASES: list[tuple[Case, str, str, str]] = [
     (bfloat, "forward", "aten::mul", "aten::mul overflows bfloat16, whose largest number is 3.38953e+38"),
     (softmax_by_hand, "forward", "aten::exp", "exp overflows float32 above 88.72; the largest input is 9"),
     (softmax_in_place, "forward", "aten::exp_", "exp overflows float32 above 88.72; the largest input is 9"),
-    (masked_softmax, "forward", "aten::_softmax", "softmax of nothing but infinities is NaN"),
+    (masked_softmax, "forward", "aten::_softmax", "softmax of nothing but -inf is NaN"),
     (square_root, "backward", "SqrtBackward0", "sqrt of 0 has an infinite gradient; 1 of 8 inputs is 0"),
     (negative_root, "forward", "aten::sqrt", "sqrt of a negative number is NaN; 32 of 32 inputs are negative"),
 ]

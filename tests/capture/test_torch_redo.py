@@ -269,3 +269,26 @@ def test_a_condition_is_known_again_however_it_was_spelled(reprokit: Reprokit) -
     done = reprokit.run("snapshot", "reproduce", str(snapshot), "--json", *command)
     assert done.returncode == 0, done.stdout + done.stderr
     assert is_the_same(json.loads(done.stdout))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "bad", "count"),
+    [
+        ("near", 5, 8),
+        pytest.param("far", 5, 8, marks=pytest.mark.extended),
+        pytest.param("accumulated", 13, 16, marks=pytest.mark.extended),
+        pytest.param("joined", 11, 16, marks=pytest.mark.extended),
+    ],
+)
+def test_the_sample_of_a_first_step_is_named_though_batches_were_fetched_ahead(
+    tmp_path: Path, kind: str, bad: int, count: int
+) -> None:
+    reprokit = Reprokit(tmp_path)
+    path = reprokit.script("train.py", training_text("minimized_ahead.py"))
+    training = [sys.executable, str(path), kind, str(bad)]
+    assert "warning" not in reprokit.run("record", "--on-nan", "capture", "-o", "run", "--", *training).stderr
+    snapshot = str(tmp_path / "run" / "snapshots" / "step-00000000")
+    done = reprokit.run("snapshot", "minimize", snapshot, "--json", "--", *training)
+    result = json.loads(done.stdout)
+    assert (result["samples"], result["indices"], result["of"]) == ([bad], [bad], count), done.stderr

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from reprokit.sample_ledgers import SampleLoader
+from reprokit.sample_ledgers import BatchUse, SampleLoader
 from reprokit.verify.compare.samples import EpochCoverage
 from reprokit.verify.show.sample_ledger import LedgerOverview, print_overview
 from tests.questions.test_resume_frameworks import TRAINERS
@@ -99,10 +99,11 @@ def test_a_batch_that_is_fetched_ahead_is_that_of_the_step_that_used_it(reprokit
         assert drawn == {True}
         before = reprokit.run("ledger", "run", "--step", "0").stdout
         assert before.count(f"before step 0 of optimizer#{optimizer}") == 2
-        assert "drawn before the step: the loop fetches ahead and its model is called with other tensors" in before
+        assert "drawn before the step: its model was called with other tensors than were fetched" in before
         overview = reprokit.run("ledger", "run").stdout
-        assert overview.startswith("nothing drawn twice or left out: ")
-        assert overview.count("40 samples of 40  each drawn once") == overview.count("40 samples of 40  each once") == 2
+        assert overview.startswith("nothing drawn twice or never: ")
+        unknown = "40 samples of 40  each drawn once; whether batches reached an update is not known"
+        assert overview.count(unknown) == overview.count("40 samples of 40  each once") == 2
         assert "are what was drawn before" in reprokit.run("verify", "run", "run").stdout
 
 
@@ -190,6 +191,8 @@ def test_what_epochs_gave_twice_and_never(reprokit: Reprokit) -> None:
     ("change", "headline"),
     [
         ({}, "nothing seen twice or left out"),
+        ({"uses": {BatchUse.WHOLLY: 1, BatchUse.UNSEEN: 1}}, "nothing drawn twice or never"),
+        ({"uses": {BatchUse.UNWATCHED: 2}}, "nothing drawn twice or never"),
         ({"is_digest": True, "loader": SampleLoader("loader#0")}, "nothing to look at"),
         ({"loader": SampleLoader("loader#0", replacement=True, samples=8), "repeated": 2}, "nothing to look at"),
         ({"distinct": 6, "loader": SampleLoader("loader#0", left_over=2, samples=8)}, "nothing to look at"),
@@ -200,9 +203,47 @@ def test_what_epochs_gave_twice_and_never(reprokit: Reprokit) -> None:
 def test_no_headline_says_more_than_is_known(
     capsys: pytest.CaptureFixture[str], change: dict[str, Any], headline: str
 ) -> None:
-    epoch = EpochCoverage(0, "0", SampleLoader("loader#0", samples=8), 0, 2, 8, 8, is_whole=True)
+    epoch = EpochCoverage(
+        0, "0", SampleLoader("loader#0", samples=8), 0, 2, 8, 8, is_whole=True, uses={BatchUse.WHOLLY: 2}
+    )
     print_overview(LedgerOverview((Path("run"),), 2, (replace(epoch, **change),)))
     assert capsys.readouterr().out.startswith(f"{headline}: run, 2 steps\n")
+
+
+ALL = ["plain", "clipped", "summed", "accumulated", "split", "twice", "closure", "late"]
+LACKING = ["unseen", "skipped", "guarded", "multiplied", "detached", "overflowed"]
+LACKING += ["dropped", "zeroed", "zeroed by optimizer", "zeroed by model"]
+LACKING_AT_THE_ENDS = ["guarded@0", "unseen@0", "guarded@9", "unseen@9", "zeroed@9"]
+IN_PART = ["masked", "ignored", "weighted", "first_part", "hardest", "slice", "strided", "behind"]
+OF_UNKNOWN_SAMPLES = ["chosen", "doubled", "converted"]
+USED = {
+    **dict.fromkeys(ALL, "each once"),
+    **dict.fromkeys([*LACKING, *LACKING_AT_THE_ENDS], "9 of 10 batches were seen to reach an update"),
+    **dict.fromkeys(IN_PART, "10 of 10 batches were seen to reach an update, 10 in part"),
+    **dict.fromkeys(
+        OF_UNKNOWN_SAMPLES, "10 of 10 batches were seen to reach an update, 10 with samples that are not known"
+    ),
+    "by_hand": "whether batches reached an update is not known",
+    "without_model": "0 of 10 batches were seen to reach an update",
+}
+
+
+def test_each_once_is_said_of_what_updates_had(reprokit: Reprokit) -> None:
+    """Of samples whose gradients an update is not known to have had, only that they were drawn."""
+    recorded = record(reprokit, "run", "ledgered_uses.py", *USED)
+    assert recorded.returncode == 0, recorded.stderr
+    assert "samples are kept" not in recorded.stderr
+    done = reprokit.run("ledger", "run", "--json")
+    assert done.returncode == 0, done.stdout
+    epochs = json.loads(done.stdout)["epochs"]
+    said = {way: row["text"].removeprefix("each drawn once; ") for way, row in zip(USED, epochs, strict=True)}
+    assert said == USED
+    skipped = epochs[list(USED).index("skipped")]["uses"]
+    assert (skipped["wholly"], skipped["unseen"]) == (9, 1)
+    (batches, *_) = [json.loads(reprokit.run("ledger", "run", "--step", "3", "--json").stdout)["batches"]]
+    uses = {(batch["optimizer"], batch["use"]) for batch in batches}
+    assert ("optimizer#0", "wholly") in uses
+    assert (f"optimizer#{list(USED).index('skipped')}", "unseen") in uses
 
 
 def compared_samples(reprokit: Reprokit, left: str, right: str) -> dict[str, Any]:
@@ -307,7 +348,8 @@ def test_fits_of_keras(reprokit: Reprokit) -> None:
         assert by_step(lines, number) == steps
     overview = reprokit.run("ledger", "run")
     assert overview.returncode == 0, overview.stdout
-    assert "fit#2, epoch 1  30 samples of 30  each once" in overview.stdout
+    unknown = "each drawn once; whether batches reached an update is not known"
+    assert f"fit#2, epoch 1  30 samples of 30  {unknown}" in overview.stdout
     without = reprokit.run(
         "record", "--no-trail", "-o", "without", "--", sys.executable, "ledgered_fit.py", "other.json"
     )
@@ -330,9 +372,10 @@ def test_batches_of_tensorflow_datasets_are_known_by_their_digests(reprokit: Rep
         assert len(pairs) == len({batch for batch, _ in pairs}) == len({digest for _, digest in pairs})
     overview = reprokit.run("ledger", "run")
     rows = [re.split("  +", line)[1:] for line in overview.stdout.splitlines()[1:]]
-    assert ["fit#1, epoch 1", "4 batches", "each once"] in rows, overview.stdout
-    assert ["fit#2, epoch 1", "3 batches", "each once"] in rows, overview.stdout
-    assert ["dataset#0, epoch 1", "9 batches", "each once"] in rows, overview.stdout
+    unknown = "each drawn once; whether batches reached an update is not known"
+    assert ["fit#1, epoch 1", "4 batches", unknown] in rows, overview.stdout
+    assert ["fit#2, epoch 1", "3 batches", unknown] in rows, overview.stdout
+    assert ["dataset#0, epoch 1", "9 batches", unknown] in rows, overview.stdout
     other = reprokit.run("record", "--batch-digests", "-o", "other", *command)
     assert other.returncode == 0, other.stderr
     verified = reprokit.run("verify", "run", "other")

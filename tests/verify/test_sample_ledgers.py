@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +20,7 @@ from reprokit.difference import Difference, Verdict
 from reprokit.errors import RunDamaged, RunTooNew
 from reprokit.native import trail_path
 from reprokit.rundir import RunDirectory
-from reprokit.sample_ledgers import EpochDone, SampleStep, ledgers
+from reprokit.sample_ledgers import BatchUse, LedgerEvent, SampleStep, ledgers
 from reprokit.verify.compare.runs import Comparison, compare
 from reprokit.verify.compare.samples import coverage
 from reprokit.verify.read.run_check import check
@@ -50,7 +51,7 @@ def written(path: Path, *, sealed: bool = False, **files: bytes) -> RunDirectory
     return RunDirectory(building.write(sealed=sealed))
 
 
-def read(run: RunDirectory) -> list[SampleStep | EpochDone]:
+def read(run: RunDirectory) -> list[LedgerEvent]:
     return [event for found in ledgers(run) for event in found.read()]
 
 
@@ -106,7 +107,7 @@ def test_what_two_runs_did_wrong_alike_is_said_of_each(bare: Runs, compared: Com
     comparison = compared(with_ledgers(bare, data, data))
     assert comparison.identical
     for side in ("left", "right"):
-        words = f"of the {side} run, epoch 0 of loader#0 of process 0: 1 sample seen twice, 3 never"
+        words = f"of the {side} run, epoch 0 of loader#0 of process 0: 1 sample drawn twice, 3 never"
         assert words in comparison.notes
 
 
@@ -154,6 +155,7 @@ def malformed() -> dict[str, bytes]:
     return {
         "an unknown kind": block(entry(9, 0, 0, 0, 0), []),
         "an unknown form": block(DECLARED + entry(1, 9, 0, 0, 1), [1]),
+        "an unknown use": block(DECLARED + entry(1, 1 | 7 << 4, 0, 0, 1), [1]),
         "no such loader": block(entry(1, 1, 7, 0, 1), [1]),
         "no such optimizer": block(entry(2, 0, 7, 1, 0), []),
         "numbers that are missing": block(DECLARED + entry(1, 1, 0, 0, 2), [1]),
@@ -258,6 +260,46 @@ def test_what_the_agent_writes_is_read_as_it_was(tmp_path: Path, size: int, by_c
 @pytest.mark.parametrize("indices", [[1, None], [-1], [1 << 32], [1 << 70], ["a"], (1, 2), None])
 def test_what_is_no_list_of_small_numbers_is_left_to_python(indices: object) -> None:
     assert native_module.load(str(trail_path())).words(indices) is None
+
+
+def rows_with_values(tensor: numpy.ndarray, axis: int) -> bytes | None:
+    module, size = native_module.load(str(trail_path())), tensor.itemsize
+    strides = tuple(stride // size for stride in tensor.strides)
+    rows: bytes | None = module.rows_with_values(tensor.ctypes.data, size, tensor.shape, strides, axis)
+    return rows
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64"])
+def test_the_rows_of_a_gradient_that_are_not_zero(kind: str) -> None:
+    gradient = numpy.zeros((4, 3, 5), kind)
+    gradient[1, 2, 4], gradient[2, 0, 0], gradient[3, 1, 1] = 1e-7, numpy.nan, -0.0
+    assert [rows_with_values(gradient, axis) for axis in range(3)] == [b"\0\1\1\0", b"\1\0\1", b"\1\0\0\0\1"]
+    assert rows_with_values(gradient[:, :, ::2], 0) == rows_with_values(gradient.T, 2) == b"\0\1\1\0"
+    assert rows_with_values(numpy.broadcast_to(gradient[1, 2, 4:], (2, 3)), 0) == b"\1\1"
+    assert rows_with_values(gradient[:0], 0) == b""
+    assert rows_with_values(gradient[:, :0], 0) == bytes(4)
+
+
+def test_what_is_no_tensor_of_floats_has_no_rows() -> None:
+    assert rows_with_values(numpy.zeros(3, "int8"), 0) is None
+    assert rows_with_values(numpy.zeros(3), 1) is rows_with_values(numpy.zeros(3), -1) is None
+    assert rows_with_values(numpy.zeros((1,) * 17), 0) is None
+
+
+def test_ledgers_of_older_releases_say_nothing_of_updates(tmp_path: Path) -> None:
+    run = written(tmp_path / "run", samples=ledger(range(6)) + block(entry(3, 0, 0, 0, 0), [], first=1))
+    (row,) = coverage([run])
+    assert row.words == "each drawn once; whether batches reached an update is not known"
+
+
+def test_what_no_step_followed_was_drawn(tmp_path: Path) -> None:
+    entries, numbers = steps([[0, 1, 2]])
+    left = entry(1, 1 | 1 << 4, 0, 0, 3) + entry(6, 0, 0, 0, 0)
+    run = written(
+        tmp_path / "run", samples=head("0") + block(entries + entry(3, 0, 0, 0, 0) + left, [*numbers, 3, 4, 5])
+    )
+    (row,) = coverage([run])
+    assert (row.drawn, row.never, row.is_finding, row.uses[BatchUse.UNSEEN]) == (6, 0, False, 1)
 
 
 def test_a_name_that_fills_an_area_is_written_at_once(tmp_path: Path) -> None:

@@ -28,6 +28,9 @@ _EXPONENTIALS = {"exp": 1.0, "expm1": 1.0, "exp2": math.log(2), "sinh": 1.0, "co
 _POSSIBLE_SOURCES = ": another rank's gradients, or code beside the framework's operators"
 _LOGARITHMS = {"log", "log2", "log10", "lgamma", "digamma"}
 _ROOTS = {*_LOGARITHMS, "sqrt", "rsqrt"}
+_ADDING_AND_MULTIPLYING = re.compile(
+    "add|sub|mul|mm|matmul|dot|mv|conv|linear|einsum|sum|mean|prod|square|pow|norm|exp|cosh|sinh|scale|lerp|mse|var"
+)
 _ARCS = {"acos", "asin", "atanh"}
 # Phase, operators, which of their tensors, which values it has, whether the results are NaN (None: either), what
 # that means, and what is counted.
@@ -119,6 +122,7 @@ class OperatorEvent:
         self.inputs: list[OperandStatistics] = []
         self.outputs: list[OperandStatistics] = []
         self.first: dict[str, object] | None = None
+        self.reason: str | None = None  # of its results, where its arguments show it
         self.rows: list[int] = []  # indices of the results' first axis at which something is not finite
         self.samples: range | None = None  # the step's samples that it worked on; None: all of them
         self.affected_samples: list[int] = []  # whose rows in the collated batch are not finite
@@ -271,6 +275,9 @@ def words(event: OperatorEvent, samples: int | None = None) -> str:
         return (
             f"what {event.name} was given was not finite, and no operator of this process made it" + _POSSIBLE_SOURCES
         )
+    if event.reason is not None:
+        rows = _samples(event, samples)
+        return event.reason if rows is None else f"{event.reason}{_named_samples(rows)}"
     what = _gradient_words(event) if event.phase == BACKWARD else None
     if what is None:
         inputs = "finite inputs" if event.is_origin else "infinite inputs"
@@ -307,9 +314,13 @@ def _in_samples(event: OperatorEvent, samples: int | None) -> str:
     rows = _samples(event, samples)
     if rows is None:
         return text
+    return text + _named_samples(rows)
+
+
+def _named_samples(rows: Sequence[int]) -> str:
     names = ", ".join(str(row) for row in rows[:MAX_NAMES])
     more = f" and {len(rows) - MAX_NAMES} more" if len(rows) > MAX_NAMES else ""
-    return f"{text}, in sample{'s' if len(rows) > 1 else ''} {names}{more}"
+    return f", in sample{'s' if len(rows) > 1 else ''} {names}{more}"
 
 
 def _counted(phase: str, name: str, tensors: dict[str, OperandStatistics], has_nan: bool) -> str | None:
@@ -370,12 +381,14 @@ def _cast_words(before: OperandStatistics, after: OperandStatistics) -> str | No
 
 
 def _overflow_words(event: OperatorEvent) -> str | None:
-    """Return words for sums and products that overflow their dtype, or None."""
+    """Return words for infinities; that it is an overflow is said of operators that add and multiply alone."""
     infinite = [tensor for tensor in event.outputs if tensor.nonfinite > tensor.nans and tensor.largest is not None]
     floats = [tensor for tensor in event.inputs if tensor.is_float]
     if not infinite or not floats or not event.is_origin:
         return None
     largest = max(tensor.size_of_most for tensor in floats)
+    if not _ADDING_AND_MULTIPLYING.search(event.short):
+        return f"{event.name} made infinities of finite inputs; the largest input is {largest:.6g}"
     return (
         f"{event.name} overflows {infinite[0].dtype}, whose largest number is {infinite[0].largest:.6g};"
         f" the largest input is {largest:.6g}"

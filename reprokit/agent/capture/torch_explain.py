@@ -35,6 +35,7 @@ from .causes import (
 from .header import PARAMETER, SnapshotHeader
 from .redo import RedoDriver, StepOutcome
 from .settings import LOSS_ABOVE
+from .torch_reasons import reason_of
 from .torch_rows import RowOrderTracker
 from .torch_trials import SORTED
 from .variables import lines_that_made, user_functions
@@ -57,7 +58,6 @@ AHEAD = 8  # batches that a script may fetch ahead of the step that uses them
 OWN_MODE = "operators were not seen: the script has a dispatch mode of its own, such as one that counts operations"
 HANDED_ON = "results of {} were handed on by other ways than operators, as by NumPy or pickle: known by their bytes"
 LAST = "indices in the data set are told as if the step worked on what its loader gave last, in that order"
-
 
 _ALIASING = frozenset(["aten::set_"])  # operators that compute nothing, as those that return views
 _COPYING = frozenset(["aten::copy_", "aten::clone"])
@@ -307,6 +307,8 @@ class OperatorExplainer:
         if self._described_count < MAX_DESCRIBED and (event.is_origin or event.foreign_inputs or event.introduces_nan):
             self._described_count += 1
             self._describe_event(event, statistics or self._input_statistics(operator, args, kwargs, phase), bad)
+            if phase == FORWARD:
+                event.reason = self._attempt(operator, reason_of, self._torch, operator, args, kwargs)
         return event
 
     def _known_name(self, tensor: Any) -> str:

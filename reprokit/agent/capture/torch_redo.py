@@ -80,6 +80,7 @@ class RedoInputs:
             self._own_batch = own
         batch, samples = inputs.fetched[min(inputs.fetched_count, len(inputs.fetched) - 1)]
         inputs.fetched_count += 1
+        inputs.given_by[id(self._iterator)] = inputs.given_by.get(id(self._iterator), 0) + 1
         if not trial.is_begun:
             trials.restore_if_built()
         value = self._fitted_part(batch, samples, self._own_batch)

@@ -148,6 +148,8 @@ class SnapshotBuilder:
             return [*used.values(), *[batch for batch in loaded if _loader(batch) not in loaders]]
         if step.batches.is_ahead and step.batches.are_loaded and step.batches.past:
             batches = step.batches.past[-1][-1:] + loaded[:-1]  # chosen by their order alone
+        elif step.batches.is_ahead and step.batches.are_loaded:  # in the first step
+            batches = _first_used(loaded, calls) + [batch for batch in batches if batch.origin != "loader"]
         return batches + root_calls
 
     def _script_variables(self, batches: list[BatchRecord]) -> list[BatchRecord]:
@@ -237,6 +239,16 @@ def leaves(node: Node) -> Iterator[Any]:
         yield node["held"]
     for part in child_nodes(node):
         yield from leaves(part)
+
+
+def _first_used(loaded: list[BatchRecord], calls: Sequence[Node]) -> list[BatchRecord]:
+    """Return the first of several batches, as many as the calls had samples; all of them if no number fits."""
+    wanted, count = sum(_samples(call)[0] or 0 for call in calls), 0
+    for number, batch in enumerate(loaded, 1):
+        count += _samples(batch.node, _rows(batch))[0] or 0
+        if count == wanted:
+            return loaded[:number]
+    return loaded
 
 
 def _samples(node: Node, rows: Sequence[int] = ()) -> tuple[int | None, int | None]:

@@ -96,6 +96,7 @@ class TrialInputs:
         self.variables = [(batch, samples) for iteration, samples in parts for batch in iteration.variables]
         self.target_count = 0  # losses whose target was replaced
         self.fetched_count = 0  # batches given to the loop
+        self.given_by: dict[int, int] = {}  # by iterator: the same, with those that were unused or fetched ahead
         self.calls = 0  # of modules, whose arguments were replaced
         self.root: Any = None  # the first module called since the last backward pass
         self.tensors: list[tuple[str, Any]] = []  # named tensors of the batches, for explanations
@@ -295,7 +296,7 @@ class StepTrials:
             ended,
             lambda: self._cause(outcome),
         )
-        if ended is None and self.is_ahead:
+        if ended is None and (self.is_ahead or max(trial.inputs.given_by.values(), default=0) > trial.backward_count):
             driver.finish({"again": True})  # the next batches are still this trial's
         elif ended is None:
             self._next_trial()

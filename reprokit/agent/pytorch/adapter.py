@@ -10,6 +10,7 @@ from ..frameworks.base import Adapter
 from ..metrics import Metrics
 from ..sample_ledger import SampleLedger
 from . import private_api, tensors
+from .batch_gradients import BatchGradients
 from .batch_memory import MemoryOfValues
 from .distributed import COLLECTIVES, PARALLEL, DistributedHooks
 from .events import EventHooks
@@ -62,7 +63,8 @@ class PytorchAdapter(Adapter):
         events.add(self._distributed)
         self._parts = [metrics, records, self._distributed]
         if trail is not None:
-            samples = SampleLedger(self._agent, events, loader_facts, trail.digest, compiled, MemoryOfValues)
+            followed = MemoryOfValues, BatchGradients(compiled)
+            samples = SampleLedger(self._agent, events, loader_facts, trail.digest, compiled, *followed)
             events.add(samples)
             self._parts = [trail, samples, *self._parts]
         self._agent.begin_events("torch", events)

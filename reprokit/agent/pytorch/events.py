@@ -12,7 +12,6 @@ import weakref
 from _thread import _local
 
 from ..core.patching import replace
-from ..core.signal_errors import pass_on
 from ..events import (
     BackwardBegan,
     BackwardEnded,
@@ -25,6 +24,7 @@ from ..events import (
     LoaderExhausted,
     LossComputed,
     ModelCalled,
+    ModelReturned,
     OptimizerMade,
     OutputComputed,
     ScalerMade,
@@ -274,11 +274,7 @@ class EventHooks:
                 return None
             closure = closure_in(arguments[1:], keywords)
             due = UpdateDue(None, optimizer, closure)
-            try:
-                report(due)
-            except Exception as error:
-                self.failed(report, error)
-                pass_on(error)
+            self.attempt(report, due)
             return None if due.closure is closure else with_closure(due.closure, arguments, keywords, 1)
 
         return step_hook
@@ -341,7 +337,7 @@ class EventHooks:
             self.replace(torch.nn.Module, "__call__", self._make_call)
 
     def _make_call(self, original: Function) -> Function:
-        thread, events, failed, called = self.thread, self.events, self.failed, self._report_model_call
+        thread, events, attempt, called = self.thread, self.events, self.attempt, self._report_model_call
         is_compiling, compute = tracing_test(self.torch), functools.partial(self._call_and_report, original)
 
         def call(module: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -351,16 +347,15 @@ class EventHooks:
                 return original(module, *arguments, **keywords)
             thread.call = _MODULE
             try:
-                if events.model_called:
-                    try:
-                        called(module, arguments, keywords)
-                    except Exception as error:
-                        failed(called, error)
-                        pass_on(error)
+                is_followed = events.model_called and attempt(called, module, arguments, keywords)
                 if events.forward_began and not (thread.is_reported or thread.backward):
                     began = ForwardBegan(module, arguments, keywords)
-                    return self.report_call(compute if events.output_computed else original, (module,), began)
-                return (compute if events.output_computed else original)(module, *arguments, **keywords)
+                    output = self.report_call(compute if events.output_computed else original, (module,), began)
+                else:
+                    output = (compute if events.output_computed else original)(module, *arguments, **keywords)
+                if is_followed and events.model_returned:
+                    tell(events.model_returned, ModelReturned(output))
+                return output
             finally:
                 thread.call = 0
 
@@ -382,14 +377,16 @@ class EventHooks:
                 tell(events.forward_ended, ForwardEnded(began, error))
             error = None  # its traceback refers to this frame: the cycle would keep both alive
 
-    def _report_model_call(self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        """Report a call of a module with parameters, unless a backward pass recomputes it or torch.jit traces it."""
+    def _report_model_call(self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
+        """Report a call of a module with parameters; return whether a backward pass can go through it."""
         if self._engine_task() != private_api.NO_TASK or self._traced_graph() is not None:
-            return
+            return False  # a backward pass recomputes it, or torch.jit traces it
         if not (id(module) in self._models or self._is_model(module)):
-            return
+            return False
+        has_gradients: bool = self._has_gradients()
         with self._without_overrides():
-            tell(self.events.model_called, ModelCalled(arguments, keywords, self._has_gradients(), module))
+            tell(self.events.model_called, ModelCalled(arguments, keywords, has_gradients, module))
+        return has_gradients
 
     def _call_and_report(self, original: Function, module: Any, *arguments: Any, **keywords: Any) -> Any:
         """Call a module, and report its inputs and output, unless a backward pass recomputes it."""

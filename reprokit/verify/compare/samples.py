@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -13,7 +14,17 @@ from reprokit import sample_ledgers
 from reprokit.difference import Difference, Role, Side, Verdict, different, group, information
 from reprokit.printable import listed
 from reprokit.rundir import RunDirectory
-from reprokit.sample_ledgers import EpochDone, ProcessLedger, Sample, SampleLoader, SampleStep
+from reprokit.sample_ledgers import (
+    BatchUse,
+    EpochDone,
+    LedgerEvent,
+    ProcessLedger,
+    Sample,
+    SampleBatch,
+    SampleLoader,
+    SampleStep,
+)
+from reprokit.verify import verdict
 from reprokit.verify.compare.divergences import counted
 from reprokit.verify.compare.match import RunPair
 from reprokit.verify.compare.resumption import Resumption
@@ -22,7 +33,7 @@ from reprokit.verify.read.scan import natural
 NAME = "samples"
 MAX_COUNTED = 1 << 22  # distinct samples counted at a time
 SAMPLES, BATCHES = ("sample", "samples"), ("batch", "batches")
-DRAWN = "the loop fetches ahead and its model is called with other tensors, so which it used is not known"
+DRAWN = "its model was called with other tensors than were fetched, or not with all, so which it used is not known"
 
 
 # ---- two runs ----------------------------------------------------------------------------------------------
@@ -188,6 +199,7 @@ class EpochCoverage:
     is_whole: bool = False  # whether the loader was exhausted
     resumed: bool = False  # begun in one run and resumed in the next
     is_drawn: bool = False  # of some samples it is only known that they were drawn before a step
+    uses: Mapping[BatchUse, int] = field(default_factory=dict)  # number of batches of which an update had so much
 
     @property
     def never(self) -> int | None:
@@ -206,8 +218,13 @@ class EpochCoverage:
 
     @property
     def is_complete(self) -> bool:
-        """Whether it is known that each sample of the data set came once; of digests of batches it is not."""
+        """Whether it is known that each sample of the data set was drawn once; of digests of batches it is not."""
         return self.is_whole and not self.is_digest and not self.repeated and self.never == 0
+
+    @property
+    def is_used(self) -> bool:
+        """Whether updates are known to have had all samples of all batches."""
+        return self.uses.get(BatchUse.WHOLLY, 0) == self.batches
 
     @property
     def unit(self) -> tuple[str, str]:
@@ -218,7 +235,7 @@ class EpochCoverage:
     def words(self) -> str:
         """Return a description of the epoch."""
         how_often = "twice" if self.most == 2 else f"up to {self.most:,} times"
-        verb = "drawn" if self.is_drawn else "seen"
+        verb = "seen" if self.is_used else "drawn"
         parts = [f"{counted_as(self.repeated, self.unit)} {verb} {how_often}"] if self.repeated else []
         if self.distinct is None:
             return f"more than {MAX_COUNTED:,} samples are not counted"
@@ -229,7 +246,7 @@ class EpochCoverage:
         if not self.is_whole:
             return "broken off" if not self.resumed else "gone on with where it was broken off"
         left_over = f"; {self.never:,} fill no batch" if self.never else ""
-        return f"each {'drawn ' if self.is_drawn else ''}once{left_over}"
+        return f"{verdict.coverage_words(self.batches, self.uses)}{left_over}"
 
 
 def counted_as(count: int, unit: tuple[str, str]) -> str:
@@ -244,23 +261,26 @@ class _OpenEpoch:
         self.process, self.loader, self.epoch = process, loader, epoch
         self.current = run, epoch  # the run that continues it, and the epoch's number there
         self.counts: Counter[Sample] | None = Counter()
-        self.batches: list[Sequence[Sample]] = []
+        self.batches: list[SampleBatch] = []
+        self.uses: Counter[BatchUse] = Counter()
         self.is_digest = self.is_whole = self.resumed = self.is_drawn = False
 
-    def add(self, samples: Sequence[Sample]) -> None:
-        self.batches.append(samples)
+    def add(self, batch: SampleBatch) -> None:
+        samples = batch.samples
+        self.batches.append(batch)
+        self.uses[batch.use] += 1
         if self.counts is not None:
             self.counts.update(samples)
             if len(self.counts) > MAX_COUNTED:
                 self.counts = None
 
-    def resume(self, run: int, epoch: int, samples: Sequence[Sample]) -> None:
+    def resume(self, run: int, first: SampleBatch) -> None:
         """Continue in another run; steps repeated from its checkpoint count once."""
-        self.current, self.resumed = (run, epoch), True
-        if samples in self.batches and self.counts is not None:
-            batches_before = self.batches[: self.batches.index(samples)]
-            self.batches, self.counts = [], Counter()
-            for batch in batches_before:
+        self.current, self.resumed = (run, first.epoch), True
+        before = list(takewhile(lambda batch: batch.samples != first.samples, self.batches))
+        if len(before) < len(self.batches) and self.counts is not None:
+            self.batches, self.counts, self.uses = [], Counter(), Counter()
+            for batch in before:
                 self.add(batch)
 
     def coverage(self) -> EpochCoverage:
@@ -271,7 +291,7 @@ class _OpenEpoch:
             self.loader,
             self.epoch,
             len(self.batches),
-            sum(map(len, self.batches)),
+            sum(len(batch.samples) for batch in self.batches),
             None if self.counts is None else len(self.counts),
             len(repeated_counts),
             max(repeated_counts, default=1),
@@ -279,6 +299,7 @@ class _OpenEpoch:
             self.is_whole,
             self.resumed,
             self.is_drawn,
+            dict(self.uses),
         )
 
 
@@ -298,7 +319,7 @@ def coverage(runs: Sequence[RunDirectory]) -> list[EpochCoverage]:
 def _count_event(
     run: int,
     process: str,
-    event: SampleStep | EpochDone,
+    event: LedgerEvent,
     open_epochs: dict[tuple[str, str], _OpenEpoch],
     coverages: list[EpochCoverage],
     exhausted: set[tuple[str, int]],
@@ -317,15 +338,15 @@ def _count_event(
         key = process, batch.loader.name
         epoch = open_epochs.get(key)
         if epoch is not None and epoch.current[0] < run and not epoch.is_whole:
-            epoch.resume(run, batch.epoch, batch.samples)
+            epoch.resume(run, batch)
         elif epoch is None or epoch.current != (run, batch.epoch):
             if epoch is not None:
                 coverages.append(epoch.coverage())
             epoch = open_epochs[key] = _OpenEpoch(run, process, batch.loader, batch.epoch)
             epoch.is_whole = (batch.loader.name, batch.epoch) in exhausted
-        epoch.is_drawn = epoch.is_drawn or event.is_drawn
+        epoch.is_drawn = epoch.is_drawn or (isinstance(event, SampleStep) and event.is_drawn)
         epoch.is_digest = batch.is_digest
-        epoch.add(batch.samples)
+        epoch.add(batch)
 
 
 def findings(runs: Sequence[RunDirectory]) -> list[EpochCoverage]:

@@ -15,15 +15,23 @@ from reprokit import sample_ledgers
 from reprokit.errors import NoLedger, NotInLedger
 from reprokit.printable import printable
 from reprokit.rundir import RunDirectory
-from reprokit.sample_ledgers import Sample, SampleBatch, SampleStep
+from reprokit.sample_ledgers import BatchUse, Sample, SampleBatch, SampleStep
 from reprokit.screen import Cells, print_rows
 from reprokit.verify.compare.divergences import counted
 from reprokit.verify.compare.samples import BATCHES, DRAWN, EpochCoverage, counted_as, coverage
+from reprokit.verify.verdict import epochs_headline
 
 FORMAT = 1
 LISTED = 200  # rows on a terminal; a JSON document has all
 MAX_FOUND = 100_000  # places listed for one sample
-COLUMNS = ("process", "optimizer", "step", "loader", "epoch", "worker", "number", "sample", "drawn")
+COLUMNS = ("process", "optimizer", "step", "loader", "epoch", "worker", "number", "sample", "drawn", "use")
+USES = {
+    BatchUse.UNWATCHED: "whether it reached the update is not known",
+    BatchUse.UNSEEN: "not seen to reach the update",
+    BatchUse.REACHED: "reached the update, with samples that are not known",
+    BatchUse.PARTLY: "reached the update in part",
+    BatchUse.WHOLLY: "reached the update",
+}
 
 
 @dataclass(frozen=True)
@@ -110,6 +118,7 @@ def record(place: LedgerPlace) -> dict[str, Any]:
         "digest": batch.is_digest,
         "samples": list(batch.samples),
         "drawn": place.step.is_drawn,
+        "use": batch.use.name.lower(),
     }
 
 
@@ -121,7 +130,8 @@ def document(places_found: Sequence[LedgerPlace]) -> dict[str, Any]:
 def print_step(places_found: Sequence[LedgerPlace]) -> None:
     """Print the samples of a step."""
     rows = [
-        Cells((place.where, place.source, " ".join(map(str, place.batch.samples)))) for place in places_found[:LISTED]
+        Cells((place.where, place.source, USES[place.batch.use], " ".join(map(str, place.batch.samples))))
+        for place in places_found[:LISTED]
     ]
     footer = [f"and {len(places_found) - LISTED:,} more: --json has all"] if len(places_found) > LISTED else []
     footer += [f"drawn before the step: {DRAWN}"] if any(place.step.is_drawn for place in places_found) else []
@@ -130,7 +140,7 @@ def print_step(places_found: Sequence[LedgerPlace]) -> None:
 
 def print_sample(places_found: Sequence[LedgerPlace]) -> None:
     """Print the steps in which a sample was used."""
-    rows = [Cells((place.where, place.source)) for place in places_found[:LISTED]]
+    rows = [Cells((place.where, place.source, USES[place.batch.use])) for place in places_found[:LISTED]]
     footer = [f"and {len(places_found) - LISTED:,} more: --json has all"] if len(places_found) > LISTED else []
     print_rows(f"in {counted_as(len(places_found), BATCHES)}", rows, footer)
 
@@ -168,6 +178,7 @@ def overview_document(overview: LedgerOverview) -> dict[str, Any]:
             "loader": row.loader.name,
             **{name: getattr(row, name) for name in names},
             "only_drawn": row.is_drawn,
+            "uses": {use.name.lower(): row.uses.get(use, 0) for use in BatchUse},
             "digests": row.is_digest,
             "whole": row.is_whole,
             "finding": row.is_finding,
@@ -186,16 +197,13 @@ def overview_document(overview: LedgerOverview) -> dict[str, Any]:
 def print_overview(overview: LedgerOverview) -> None:
     """Print a row for each epoch; if there are too many, findings come first."""
     count = len(overview.findings)
-    verdict = f"{counted_as(count, ('epoch', 'epochs')) if count else 'nothing'} to look at"
-    is_drawn = any(row.is_drawn for row in overview.epochs)
-    if all(row.is_complete for row in overview.epochs):
-        verdict = f"nothing {'drawn' if is_drawn else 'seen'} twice or left out"
+    headline = f"{counted_as(count, ('epoch', 'epochs'))} to look at" if count else epochs_headline(overview.epochs)
     shown = overview.epochs if len(overview.epochs) <= LISTED else (*overview.findings, *overview.epochs)[:LISTED]
     rows = [Cells(_cells(row), "bold red" if row.is_finding else "") for row in shown]
     footer = [f"and {len(overview.epochs) - LISTED:,} more: --json has all"] if len(overview.epochs) > LISTED else []
-    footer += [f"drawn before steps: {DRAWN}"] if is_drawn else []
+    footer += [f"drawn before steps: {DRAWN}"] if any(row.is_drawn for row in overview.epochs) else []
     names = ", ".join(map(str, overview.runs))
-    print_rows(f"{verdict}: {names}, {counted(overview.steps)}", rows, footer, "bold red" if count else "bold green")
+    print_rows(f"{headline}: {names}, {counted(overview.steps)}", rows, footer, "bold red" if count else "bold green")
 
 
 def _cells(epoch: EpochCoverage) -> tuple[str, ...]:
@@ -212,10 +220,11 @@ def write(run: RunDirectory, file: IO[str], *, as_csv: bool) -> int:
     count = 0
     for place in places(run):
         batch = place.batch
+        use = batch.use.name.lower()
         fields = (place.process, place.step.optimizer, place.step.number, batch.loader.name, batch.epoch)
         for sample in batch.samples:
             printable_sample = printable(sample) if isinstance(sample, str) else sample
-            row = (*fields, batch.worker, batch.number, printable_sample, place.step.is_drawn)
+            row = (*fields, batch.worker, batch.number, printable_sample, place.step.is_drawn, use)
             if as_csv:
                 table.writerow(row)
             else:
