@@ -71,10 +71,15 @@ class ChangeSearch:
             return
         self._seen.add(path)
         is_old = status.st_ctime_ns <= self._start
-        if not is_old and len(self._changed.directories) < MAX_DIRECTORIES and born(path) > self._start:
-            self._changed.directories.add(path)
+        self._add_created(path, status)
         is_whole = os.path.join(path, "").startswith(self._whole)
         heapq.heappush(self._waiting, SearchedDirectory(is_old, depth, path, is_whole))
+
+    def _add_created(self, path: str, status: os.stat_result) -> None:
+        """Add a directory to those that were created since."""
+        is_old = status.st_ctime_ns <= self._start
+        if not is_old and len(self._changed.directories) < MAX_DIRECTORIES and born(path) > self._start:
+            self._changed.directories.add(path)
 
     def _look_through(self, directory: SearchedDirectory) -> bool:
         """Look at each entry of a directory; return False if the bounds were reached."""
@@ -99,6 +104,8 @@ class ChangeSearch:
         if stat.S_ISDIR(status.st_mode):
             if (directory.is_whole or has_changed) and self._is_searched(entry.path):
                 self._add(entry.path, status, directory.depth + 1)
+            elif has_changed and _is_empty(entry.path):  # as MLflow's .trash: nothing that would have to be searched
+                self._add_created(entry.path, status)
             return
         if has_changed and (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
             self._changed.files.add(entry.path)
@@ -106,6 +113,12 @@ class ChangeSearch:
             target = os.path.realpath(entry.path)
             if self._is_searched(target):
                 self._add(target, os.stat(target), directory.depth + 1)
+
+
+def _is_empty(directory: str) -> bool:
+    with suppress(OSError), os.scandir(directory) as entries:
+        return next(entries, None) is None
+    return False
 
 
 def created_above(paths: Iterable[str], start: int) -> Iterator[str]:

@@ -334,7 +334,8 @@ class ResumeStudy:
         fetched = ResumedRun(plain).fetched
         # Where all steps are equal, a trial must end as the whole training does.
         to_end = outcome.has_equal_steps
-        candidates = outcome.all_candidates if to_end and others else outcome.candidates
+        is_beside = to_end and bool(others)  # only what is beside the steps differs
+        candidates = outcome.all_candidates if is_beside else outcome.candidates
         last = None if to_end else window - 1
         due = _steps(whole.recording) - whole.offset if to_end else min(window, _steps(whole.recording) - whole.offset)
 
@@ -354,11 +355,11 @@ class ResumeStudy:
                 return False, []
             outcome = compare_runs(whole, trial, is_whole=to_end, window=sys.maxsize if to_end else window)
             is_same = outcome.is_same and outcome.steps >= due
-            is_same = is_same and not (others and self._other_facts(whole.recording, interrupted, trial))
+            is_same = is_same and not (is_beside and self._other_facts(whole.recording, interrupted, trial))
             return is_same, outcome.candidates
 
         beside_variables = [part for part in candidates if part != VARIABLES]
-        if to_end and not (others and candidates) and VARIABLES not in candidates:
+        if to_end and not (is_beside and candidates) and VARIABLES not in candidates:
             return StateSearch()
         # Different batches may be the effect of a generator: try without the batches first. The script itself may
         # have drawn from one before the step, as for the order of an epoch: try with those that are idle since.

@@ -155,8 +155,8 @@ def test_bytes_of_a_zip_that_are_in_no_member_count(one: Any, other: Any, where:
     [(name, *texts)] = leaves(left, right, "a.zip")
     assert name == f"a.zip/(other bytes outside of the members, {where})"
     assert texts[0] != texts[1]
-    times = [zipped_with(extra=struct.pack("<HHBL", 0x5455, 5, 1, second)) for second in (1, 2)]
-    assert "attributes" in detail(*times, "a.zip")
+    first, second = (zipped_with(extra=struct.pack("<HHBL", 0x5455, 5, 1, time)) for time in (1, 2))
+    assert "attributes" in detail(first, second, "a.zip")
 
 
 def test_sizes_behind_a_member_are_no_other_bytes() -> None:

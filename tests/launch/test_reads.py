@@ -203,7 +203,7 @@ def test_what_lies_where_images_have_their_applications_is_noted(reprokit: Repro
     shown, _ = launched_data.with_read_files(reprokit.last, [], set(), here, bool)  # they are not there any more
     expected = ["/libraries/x", "/usr/local/app/x", "/usr/src/app/x"]
     assert [one["path"] for one in shown] == [f"{path}.csv" for path in expected]
-    scripts = sources.used(reprokit.last, [], here)
+    scripts = sources.used(reprokit.last, [], set(), set(), here)
     assert sorted(path for path in scripts if path.endswith("x.py")) == [f"{path}.py" for path in expected]
 
 

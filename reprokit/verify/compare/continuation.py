@@ -98,8 +98,8 @@ def _is_continued(runs: Continuation, path: str) -> bool:
     )
     if earlier is None or here is None or there is None or not there.startswith(earlier):
         return False
-    texts = here, earlier, there[len(earlier) :]
-    return _first_difference(*map(_printed, texts), _equal_lines(runs.pair.contexts)) is None
+    whole, interrupted, resumed = map(_printed, (here, earlier, there[len(earlier) :]))
+    return _first_difference(whole, interrupted, resumed, _equal_lines(runs.pair.contexts)) is None
 
 
 def logged(runs: Continuation) -> Iterator[OtherFact]:
@@ -126,8 +126,9 @@ def printed(runs: Continuation) -> Iterator[OtherFact]:
             for run, heads_of_run in zip(sides, heads, strict=True)
         ]
         for stream, name in enumerate(STREAMS):
-            texts = [console.text([*of_run.first, *of_run.last], stream) for of_run in consoles]
-            found = _first_difference(*map(_printed, texts), is_equal)
+            texts = (console.text([*of_run.first, *of_run.last], stream) for of_run in consoles)
+            whole, interrupted, resumed = map(_printed, texts)
+            found = _first_difference(whole, interrupted, resumed, is_equal)
             if found is not None:
                 yield OtherFact(fact="console", name=of_process(name, process), detail=found)
 
@@ -137,8 +138,8 @@ def values(runs: Continuation, *kinds: str, fact: str = "process metrics") -> It
     whole, interrupted, resumed = runs.lines
     for key in sorted({*whole, *resumed}, key=lambda key: key.order):
         if key.kind in kinds:
-            series = [side.get(key, []) for side in (whole, interrupted, resumed)]
-            found = _first_difference(*series, _equal_values, is_series=True)
+            of_key = whole.get(key, []), interrupted.get(key, []), resumed.get(key, [])
+            found = _first_difference(*of_key, _equal_values, is_series=True)
             if found is not None:
                 yield OtherFact(fact=fact, name=_title(key), detail=found)
 
@@ -261,8 +262,7 @@ def _first_difference(
             return _quoted(left, right, number)
         number += 1
     if number < due:
-        left, right = (side[-number - 1] if number < len(side) else None for side in (whole, resumed))
-        return _quoted(left, right, number)
+        return _quoted(whole[-number - 1], resumed[-number - 1] if number < len(resumed) else None, number)
     if is_series and len(resumed) > number:
         return f"the resumed training has {counted(len(resumed) - number, 'value')} more"
     return None
