@@ -169,13 +169,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def switched_off(self) -> list[SwitchedPart]:
-        """Return which parts of a recording or replay are not kept, as the user switched them off."""
+        """Return which parts of a recording or replay are not kept, as the user switched them off.
+
+        A replay that is asked something goes without orders and calendar where its question needs that.
+        """
+        is_asked = self.question is not None and self.mode == REPLAY
         has_calendar = self.calendar or self.clock or (self.varied is not None and self.varied.later != 0)
         kept: dict[SwitchedPart, bool] = {
             "trail": self.trail.is_on,
             "console": self.console,
-            "orders": self.orders,
-            "calendar": has_calendar,
+            "orders": self.orders or is_asked,
+            "calendar": has_calendar or is_asked,
             "supervisor": self.supervisor,
         }
         return [part for part, is_kept in kept.items() if not is_kept and self.mode != RUN]

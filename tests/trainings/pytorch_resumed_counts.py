@@ -33,7 +33,7 @@ data = torch.utils.data.TensorDataset(torch.randn(64, 6), torch.randn(64, 1))
 model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 loader = torch.utils.data.DataLoader(data, 8, sampler=Order() if KIND == "order" else None)
-numbers = iter(range(1, 1000))
+numbers = map(int, range(1, 1000))  # nobody can set where it is
 epoch = steps = 0
 if os.path.exists(CHECKPOINT):
     saved = torch.load(CHECKPOINT)

@@ -286,7 +286,7 @@ def _text(node: Node, access: TensorAccess, digest: Callable[[str], str]) -> str
         value = trees.unpack(node, lambda _: None)
         return repr(value) if kind != "text" and len(repr(value)) <= MAX_SHOWN else "#" + digest(repr(value))
     if kind == "position":
-        return repr(content)
+        return repr(content[0])
     if kind in (*_SEQUENCES, "values", "set", "state", "dict"):
         return "#" + digest(repr(trees.with_leaves(node, lambda leaf: {"text": access.text({"held": leaf})})))
     return access.text(node)
