@@ -66,7 +66,8 @@ class PlaceNames:
 
     def is_counted_below(self, directory: str) -> bool:
         """Return whether files are compared or counted in a directory that the run put in place."""
-        return self.has_results(directory) or self.recorded_path(directory).startswith(names.TEMPORARY)
+        place = self.recorded_path(directory)
+        return self.has_results(directory) or (place.startswith(names.TEMPORARY) and not is_below(place, self.here))
 
     def is_temporary(self, path: str) -> bool:
         """Return whether a file may be a result that is ignored because it lies in a temporary directory."""
@@ -74,7 +75,7 @@ class PlaceNames:
         is_excluded = any(part.startswith((".", INDUCTOR)) for part in recorded_path.split(os.sep)) or self.has_results(
             path
         )
-        is_own = any(is_below(recorded_path, own) for own in self._own)
+        is_own = any(is_below(recorded_path, own) for own in (*self._own, self.here))
         return recorded_path.startswith(names.TEMPORARY) and not is_excluded and not is_own and is_regular_or_link(path)
 
     def is_hidden(self, path: str) -> bool:

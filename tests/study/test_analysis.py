@@ -358,7 +358,7 @@ def test_a_setup_of_which_no_run_finished(tmp_path: Path) -> None:
 
 def test_a_study_that_has_not_begun(tmp_path: Path) -> None:
     found = making(tmp_path, BARE, RECORDED).analysis()
-    assert found.attention == ("The study is not complete: 0 of 32 runs were made.",)
+    assert found.attention == ("The study lacks runs: 0 of 32 were made.",)
     assert found.sentences.pairs.startswith("No pair could be compared")
     assert found.curves == ()
 

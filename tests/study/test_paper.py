@@ -126,7 +126,7 @@ def test_a_study_that_has_not_ended_says_so(tmp_path: Path) -> None:
         lines = (directory / name).read_bytes().splitlines(keepends=True)
         (directory / name).write_bytes(lines[0])
     text = tables.tables({"LeNet-1": analyze(directory)})
-    assert "- LeNet-1: The study is not complete: 1 of 128 runs were made." in text
+    assert "- LeNet-1: The study lacks runs: 1 of 128 were made." in text
     assert rows(text, "Bare runs")[1] == ["LeNet-1", "1.14, here", "—", "—", "—", "—"]
 
 

@@ -62,7 +62,7 @@ class MemoryOfValues:
 
     def rows_in(self, arguments: MemoryOfValues) -> tuple[Sequence[int] | None, int]:
         """Return which rows of the batch are in arguments, or None if that is not known; and how many it has."""
-        found: tuple[Sequence[int] | None, int] = None, 0
+        found: tuple[Sequence[int] | None, int] = (None, 0)
         for start, (reference, end) in self._places.items():
             value = reference()
             for other_start, (other_reference, other_end) in arguments._places.items() if value is not None else ():
