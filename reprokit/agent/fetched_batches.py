@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 # fetch: they were only inspected if their loader was exhausted and no step followed.
 NOT_CALLED, TRAINED, EVALUATED, EXHAUSTED = range(4)
 
+# Steps in which gradients are followed, which costs some 100 us: the first ones, and so many of each further number.
+FOLLOWED, FOLLOWED_AGAIN = 1024, 16
+
 # What the update of a step had of a batch: not known; no gradient was seen; one was, of samples that are not known; of
 # some samples; of all.
 UNWATCHED, UNSEEN, REACHED, PARTLY, WHOLLY = range(5)
@@ -128,7 +131,10 @@ class LoaderIteration:
 class FetchedBatch:
     """A batch that a loader has given, until the step that it belongs to."""
 
-    __slots__ = ("calls", "entry", "is_used", "iteration", "memory", "numbers", "shares", "size", "value", "waits")
+    __slots__ = (
+        *("calls", "entry", "is_followed", "is_used", "iteration", "memory", "numbers", "shares", "size", "value"),
+        "waits",
+    )
 
     def __init__(
         self, iteration: LoaderIteration, entry: bytes, numbers: bytes, value: Any, size: int | None = None
@@ -140,6 +146,7 @@ class FetchedBatch:
         self.value = value  # the batch, until it is called with or another one is fetched
         self.memory: BatchMemory | None = None  # in place of it from then on
         self.is_used = False  # a model was called with it, as far as that is known
+        self.is_followed = True  # whether gradients are followed in each step since it was fetched
         self.waits = iteration.is_ahead  # it is a step's only if a model is called with it
 
     @property
@@ -195,6 +202,13 @@ class PendingBatches:
         self.has_called = False  # this thread calls models: it does not only fetch for another one
         self.is_listed = False  # among those that other threads look at
         self.calls: list[BatchCall] = []  # those that the last call of a model was
+        self._updates = 0
+        self.follows = True  # whether gradients are followed to the update that comes: of all, they cost too much
+
+    def updated(self) -> None:
+        """Note that a step is done: gradients are followed in the first steps, then in some of the further ones."""
+        self._updates += 1
+        self.follows = self._updates < FOLLOWED or self._updates % FOLLOWED < FOLLOWED_AGAIN
 
     def add(self, batch: FetchedBatch) -> None:
         """Append a batch; one that was fetched before without a call is known by its memory from now on."""
@@ -202,6 +216,7 @@ class PendingBatches:
             self._remember(self.batches[-1])
         if self._memory_of is None:
             batch.value = None
+        batch.is_followed = self.follows
         self.batches.append(batch)
 
     def _remember(self, batch: FetchedBatch) -> None:
@@ -258,7 +273,10 @@ class PendingBatches:
         self.has_called = True
         if self._memory_of is None:
             return
-        if self._is_plain and len(batches) == self.first + 1:  # the usual case
+        is_usual = self._is_plain and len(batches) == self.first + 1
+        if is_usual and not self.follows:  # nothing is looked at
+            batches[-1].is_used, batches[-1].value = True, None
+        elif is_usual:
             self._remember(batches[-1])
             self.calls.append(batches[-1].called(ModelArguments(arguments, keywords, self._memory_of)))
         elif not (self._is_plain and batches and len(batches) == self.first):
@@ -287,7 +305,9 @@ class PendingBatches:
                 self.batches += used
                 if used:
                     break
-        self.calls += [batch.called(call) for batch in used or self._guess()]
+        for batch in used or self._guess():
+            batch.is_followed = batch.is_followed and self.follows
+            self.calls.append(batch.called(call))
 
     def _forget_left_loops(self) -> None:
         """Forget what waits and is gone, of iterations that fetch no more: their loops were left before it was used."""

@@ -254,25 +254,27 @@ class SampleLedger:
     # Gradients, where they are followed
 
     def _model_returned(self, event: ModelReturned) -> None:
-        calls = self._thread.pending.calls
-        if calls and self._gradients is not None:
-            self._gradients.model_returned(calls, event.output)
+        pending = self._thread.pending
+        if pending.follows and pending.calls and self._gradients is not None:
+            self._gradients.model_returned(pending.calls, event.output)
 
     def _backward_began(self, _event: BackwardBegan) -> None:
-        batches = self._thread.pending.batches
-        if batches and self._gradients is not None:
-            self._gradients.backward_began(batches)
+        pending = self._thread.pending
+        if pending.follows and pending.batches and self._gradients is not None:
+            self._gradients.backward_began(pending.batches)
 
     def _backward_ended(self, _event: BackwardEnded) -> None:
-        batches = self._thread.pending.batches
-        if batches and self._gradients is not None:
-            self._gradients.backward_ended(batches)
+        pending = self._thread.pending
+        if pending.follows and pending.batches and self._gradients is not None:
+            self._gradients.backward_ended(pending.batches)
 
     # Steps
 
     def _update_done(self, event: UpdateDone) -> None:
         pending = self._thread.pending
         batches, is_drawn = pending.take()
+        gradients = self._gradients if pending.follows else None
+        pending.updated()
         if not batches:
             return
         record: Any = event.optimizer
@@ -281,7 +283,6 @@ class SampleLedger:
             series = self._series[record.name] = [len(self._series), -1]
             self._declare(SERIES, series[0], to_json({"name": record.name}))
         entries = numbers = b""
-        gradients = self._gradients
         if gradients is not None:
             gradients.update_done(batches, record)
         if not all(batch.iteration.has_steps for batch in batches):
@@ -292,7 +293,8 @@ class SampleLedger:
             if iteration.is_exhausted and iteration.stepped == iteration.fetched:
                 entries = _end_of(iteration) + entries
             is_drawn = is_drawn or iteration.is_drawn
-            use = UNWATCHED if gradients is None else gradients.use_of(batch, record)
+            is_followed = gradients is not None and batch.is_followed
+            use = gradients.use_of(batch, record) if gradients is not None and is_followed else UNWATCHED
             if iteration.is_drawn and use in (UNSEEN, REACHED):
                 use = UNWATCHED
             entries, numbers = entries + _entry_of(batch, use), numbers + batch.numbers
