@@ -265,12 +265,13 @@ enum rk_tag {
 /* REPROKIT_RUN/console/IDENTITYHASH-INCARNATION.console: what a process printed. RK_CONSOLE_HEAD bytes of head, then
  * three areas: one of RK_CONSOLE_FIRST bytes, and two of RK_CONSOLE_LAST, which are written in turn. In an area records
  * follow each other: rk_console_record, the thread's identity, the bytes. */
-#define RK_CONSOLE_FORMAT    1
-#define RK_CONSOLE_HEAD      4096
-#define RK_CONSOLE_FIRST     8384512
-#define RK_CONSOLE_LAST      4194304
-#define RK_CONSOLE_FORWARDED 4 /* shifted by the stream: its text went to the launcher of this rank, which prints it \
-                                */
+#define RK_CONSOLE_FORMAT 1
+#define RK_CONSOLE_HEAD   4096
+#define RK_CONSOLE_FIRST  8384512
+#define RK_CONSOLE_LAST   4194304
+#define RK_CONSOLE_FORWARDED                                                                \
+    4 /* shifted by the stream: its text went to the launcher of this rank, which prints it \
+       */
 struct rk_console_area {
     uint64_t number; /* areas that were started before this one */
     uint64_t used;   /* bytes of its records */
