@@ -41,6 +41,7 @@ class OtherFact(msgspec.Struct, frozen=True, kw_only=True):
     fact: str  # its name in the table of facts, such as outputs or console
     name: str
     detail: str
+    compared: bool = True  # whether it could be compared: else only that it may be another one
 
 
 class ResumeFinding(msgspec.Struct, frozen=True, kw_only=True):

@@ -203,7 +203,7 @@ class ResumeStudy:
         written = interrupted.outputs()
         paths = [file.path for file in written.files] if written is not None else []
         kept = frozenset(path for path in paths if os.path.lexists(self._fresh.directory / path))
-        left = self._fresh.kept(INTERRUPTED)
+        left = self._fresh.kept(INTERRUPTED) / self._fresh.directory.relative_to(self._fresh.root)
         return later_differences(Continuation(recording, interrupted, resumed, left, kept))
 
     # Runs

@@ -278,6 +278,8 @@ def resumed_line(finding: ResumeFinding, missing: str, others: str) -> str:
     if finding.is_exact:
         what = "in its steps, its files, what it printed and what it logged"
         return f"exact: the resumed training is the whole one, bit for bit, {what}"
+    if finding.others and finding.first is None and not any(other.compared for other in finding.others):
+        return f"not known to be exact: what was compared is the whole training's, and these were not: {others}"
     if finding.others and finding.first is None:
         cause = f"; the checkpoint lacks {missing}: put in from the whole training, that makes them the same"
         same = f"all {finding.compared:,} steps compared are the whole training's"

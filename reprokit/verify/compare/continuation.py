@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from reprokit import console, redaction
 from reprokit.artifacts.tracker_files import kind_of
 from reprokit.console import STREAMS
-from reprokit.difference import Difference
+from reprokit.difference import Difference, Verdict
 from reprokit.model.outputs import OutputFile
 from reprokit.model.resumption import OtherFact
 from reprokit.printable import cut
@@ -57,7 +57,7 @@ class Continuation:
     whole: RunDirectory
     interrupted: RunDirectory
     resumed: RunDirectory
-    left: Path  # a copy of the working directory as the interrupted training left it
+    left: Path  # a copy of the working directory as the interrupted training had left it
     kept: Collection[str]  # files of the interrupted training that were there when the resumed one had ended
 
     @cached_property
@@ -85,7 +85,9 @@ def files(runs: Continuation) -> Iterator[OtherFact]:
     if None in runs.pair.outputs:
         return
     for leaf in outputs.compare(runs.pair).children:
-        if leaf.verdict.differs and not kind_of(leaf.name) and not _is_continued(runs, leaf.name):
+        if leaf.verdict is Verdict.NOT_COMPARED:
+            yield OtherFact(fact="outputs", name=leaf.name, detail=leaf.detail, compared=False)
+        elif leaf.verdict.differs and not kind_of(leaf.name) and not _is_continued(runs, leaf.name):
             yield OtherFact(fact="outputs", name=leaf.name, detail=_words(leaf))
 
 
@@ -103,24 +105,31 @@ def _is_continued(runs: Continuation, path: str) -> bool:
 
 
 def logged(runs: Continuation) -> Iterator[OtherFact]:
-    """Yield the series of trackers' files in which the last value of some step is another one."""
+    """Yield the series of trackers' files in which the last value of some step is another one.
+
+    A resumed training may log into a directory of its own.
+    """
     whole, resumed = map(tracker_metrics.read, runs.pair.directories, runs.pair.outputs, runs.pair.paths)
     for name, points in sorted(whole.series.items(), key=lambda item: item[0].order):
-        own = {point.step: point for point in resumed.series.get(name, [])}
-        last = {point.step: point for point in points}
-        step = next((step for step, point in last.items() if own.get(step) != point), None)
-        if step is not None:
-            value = own.get(step) or "missing"
-            detail = f"step {step} is {last[step]} in the whole training, {value} in the resumed one"
-            yield OtherFact(fact=tracker_metrics.CATEGORY, name=str(name), detail=detail)
+        places = [own for own in resumed.series if own.series == name.series]
+        own = {point.step: point for place in places for point in resumed.series[place]}
+        for step, point in {point.step: point for point in points}.items():
+            value = own.get(step)
+            if value is not None and tracker_metrics.bookkeeping_kind(name, point, value, runs.pair.contexts):
+                continue
+            if value != point:
+                detail = f"step {step} is {point} in the whole training, {value or 'missing'} in the resumed one"
+                yield OtherFact(fact=tracker_metrics.CATEGORY, name=str(name), detail=detail)
+                break
 
 
 def printed(runs: Continuation) -> Iterator[OtherFact]:
-    """Yield the streams of processes whose last lines differ."""
+    """Yield the streams of the training's processes whose last lines differ; others have other names when resumed."""
     is_equal = _equal_lines(runs.pair.contexts)
     sides = runs.whole, runs.interrupted, runs.resumed
     heads = [console.heads(run) for run in sides]
-    for process in sorted(heads[2], key=natural):
+    training = {"0", *(key.process for key in runs.lines[2])}
+    for process in sorted(training.intersection(heads[0].keys() | heads[2].keys()), key=natural):
         consoles = [
             console.read(run, heads_of_run[process]) if process in heads_of_run else console.NEVER_BEGUN
             for run, heads_of_run in zip(sides, heads, strict=True)

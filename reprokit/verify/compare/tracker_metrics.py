@@ -163,7 +163,7 @@ def _bookkeeping(
     if left is None or right is None or len(left) != len(right):
         return None
     pairs = [pair for pair in zip(left, right, strict=True) if pair[0] != pair[1]]
-    kinds = {_kind(name, *pair, contexts) for pair in pairs}
+    kinds = {bookkeeping_kind(name, *pair, contexts) for pair in pairs}
     kind = kinds.pop() if len(kinds) == 1 else None
     if kind is None:
         return None
@@ -171,7 +171,10 @@ def _bookkeeping(
     return Difference(str(name), Verdict.BOOKKEEPING, *texts, kind.counted(len(pairs)), kind=kind, count=len(pairs))
 
 
-def _kind(name: TrackerSeries, left: LogPoint, right: LogPoint, contexts: Contexts) -> BookkeepingKind | None:
+def bookkeeping_kind(
+    name: TrackerSeries, left: LogPoint, right: LogPoint, contexts: Contexts
+) -> BookkeepingKind | None:
+    """Return what kind of bookkeeping two values of a series are; None if they may be results."""
     if (left.step, left.dtype) != (right.step, right.dtype):
         return None
     texts = [repr(point.number) if point.number is not None else str(point) for point in (left, right)]
