@@ -1,6 +1,6 @@
-"""Says in one line what came out of a comparison: no other module of verify has these words.
+"""Makes all sentences that promise: identical, exact, proved, each once, nothing varies. No other module may.
 
-What was compared comes from the table of levels: a line names the training only if something of it was compared.
+Each is made from what was compared and what was not; that comes from the table of facts.
 """
 
 from __future__ import annotations
@@ -93,6 +93,67 @@ def _verdict_words(comparison: Comparison) -> str:
     return f"identical{_both_failed([comparison])}: {what}, bit for bit{but_for}{addition}"
 
 
+def hosts_line(result: HostsComparison) -> str:
+    """Return the result of a comparison of runs on several hosts in one line."""
+    if result.lacking:
+        name, side = result.lacking[0]
+        return f"different: the {side} run has no part of host {name}"
+    name, comparison = next(item for item in result.hosts.items() if item[1].verdict is result.verdict)
+    if result.verdict is Verdict.IDENTICAL:
+        but_for = _but_for(result.hosts.values())
+        what = _compared(comparison) if but_for else EVERYTHING
+        failed, behind = _both_failed(result.hosts.values()), _behind(comparison, result.ignores)
+        return f"identical{failed}: on each of {len(result.hosts)} hosts {what}{but_for}{behind}"
+    return verdict_line(comparison).replace(": ", f": host {name}: ", 1)
+
+
+def files_line(tree: Difference) -> str:
+    """Return the result of a comparison of two files or directories in one line."""
+    first = tree.first()
+    if first is not None:
+        return f"different: {sentence(first)}"
+    tolerated = tree.first_tolerated()
+    if tolerated is not None:
+        return f"tolerated: {NOT_BITWISE}; first {sentence(tolerated)}"
+    files = sum(1 for leaf in tree.leaves() if leaf.left != "directory")
+    content = f"{files} files hold the same" if tree.children else tree.detail or "the same bytes"
+    return f"identical: {content}"
+
+
+def _but_for(comparisons: Iterable[Comparison]) -> str:
+    """Return the bookkeeping that differs; empty if there is none."""
+    counts: Counter[BookkeepingKind] = Counter()
+    lines: list[Difference] = []  # that lead to printed lines
+    for comparison in comparisons:
+        counts.update(comparison.tree.bookkeeping())
+        lines += [leaf for leaf in comparison.tree.leaves() if "printed_lines" in leaf.figures]
+    number = sum(counts.values())
+    if not number:
+        return ""
+    return f"; {counted_bookkeeping(counts)} differ{'s' if number == 1 else ''} (listed){_in_printed_lines(lines)}"
+
+
+def _in_printed_lines(leaves: Sequence[Difference]) -> str:
+    """Return in how many printed lines bookkeeping was left out, with the first of them."""
+    if not leaves:
+        return ""
+    count = sum(leaf.figures["printed_lines"] for leaf in leaves)
+    return f", left out of {count} printed line{'' if count == 1 else 's'}, first {leaves[0].figures['first_line']}"
+
+
+def _compared(comparison: Comparison) -> str:
+    """Return what was compared, by levels."""
+    from reprokit.verify.facts import Level
+
+    levels = comparison.levels
+    if Level.TRAINING in levels:
+        return "the training and its results" if Level.RESULT in levels else "the training"
+    return "the results"
+
+
+# ---- of answers --------------------------------------------------------------------------------------------------------
+
+
 def tensors_proof(steps: int, seen: int, agreed: int, gaps: Mapping[str, Sequence[str]], is_all: bool) -> Iterator[str]:
     """Yield what is known of tensors that a replay saved, which is its run in so many steps by the trail.
 
@@ -130,33 +191,6 @@ def epochs_headline(epochs: Sequence[EpochCoverage]) -> str:
     if not all(row.is_complete for row in epochs):
         return "nothing to look at"
     return "nothing seen twice or left out" if all(row.is_used for row in epochs) else "nothing drawn twice or never"
-
-
-def hosts_line(result: HostsComparison) -> str:
-    """Return the result of a comparison of runs on several hosts in one line."""
-    if result.lacking:
-        name, side = result.lacking[0]
-        return f"different: the {side} run has no part of host {name}"
-    name, comparison = next(item for item in result.hosts.items() if item[1].verdict is result.verdict)
-    if result.verdict is Verdict.IDENTICAL:
-        but_for = _but_for(result.hosts.values())
-        what = _compared(comparison) if but_for else EVERYTHING
-        failed, behind = _both_failed(result.hosts.values()), _behind(comparison, result.ignores)
-        return f"identical{failed}: on each of {len(result.hosts)} hosts {what}{but_for}{behind}"
-    return verdict_line(comparison).replace(": ", f": host {name}: ", 1)
-
-
-def files_line(tree: Difference) -> str:
-    """Return the result of a comparison of two files or directories in one line."""
-    first = tree.first()
-    if first is not None:
-        return f"different: {sentence(first)}"
-    tolerated = tree.first_tolerated()
-    if tolerated is not None:
-        return f"tolerated: {NOT_BITWISE}; first {sentence(tolerated)}"
-    files = sum(1 for leaf in tree.leaves() if leaf.left != "directory")
-    content = f"{files} files hold the same" if tree.children else tree.detail or "the same bytes"
-    return f"identical: {content}"
 
 
 # ---- of parts of a comparison -----------------------------------------------------------------------------------
@@ -295,34 +329,3 @@ def resumed_line(finding: ResumeFinding, missing: str, others: str) -> str:
 
 EXACT_RESUME = "exact resume"  # a gate's requirement
 NOT_PROVED = "; not proved to matter"
-
-
-def _but_for(comparisons: Iterable[Comparison]) -> str:
-    """Return the bookkeeping that differs; empty if there is none."""
-    counts: Counter[BookkeepingKind] = Counter()
-    lines: list[Difference] = []  # that lead to printed lines
-    for comparison in comparisons:
-        counts.update(comparison.tree.bookkeeping())
-        lines += [leaf for leaf in comparison.tree.leaves() if "printed_lines" in leaf.figures]
-    number = sum(counts.values())
-    if not number:
-        return ""
-    return f"; {counted_bookkeeping(counts)} differ{'s' if number == 1 else ''} (listed){_in_printed_lines(lines)}"
-
-
-def _in_printed_lines(leaves: Sequence[Difference]) -> str:
-    """Return in how many printed lines bookkeeping was left out, with the first of them."""
-    if not leaves:
-        return ""
-    count = sum(leaf.figures["printed_lines"] for leaf in leaves)
-    return f", left out of {count} printed line{'' if count == 1 else 's'}, first {leaves[0].figures['first_line']}"
-
-
-def _compared(comparison: Comparison) -> str:
-    """Return what was compared, by levels."""
-    from reprokit.verify.facts import Level
-
-    levels = comparison.levels
-    if Level.TRAINING in levels:
-        return "the training and its results" if Level.RESULT in levels else "the training"
-    return "the results"

@@ -21,6 +21,7 @@ from reprokit import console, redaction
 from reprokit.artifacts.tracker_files import kind_of
 from reprokit.console import STREAMS
 from reprokit.difference import Difference, Verdict
+from reprokit.errors import CannotResume
 from reprokit.model.outputs import OutputFile
 from reprokit.model.resumption import OtherFact
 from reprokit.printable import cut
@@ -36,7 +37,7 @@ from reprokit.verify.read.normalization import Normalizations
 from reprokit.verify.read.scan import MetricsScan, SeriesKey, natural, of_process, read
 
 MAX_NAMED = 1000
-MAX_LINES = 2_000_000  # of metrics.jsonl that are compared
+MAX_LINES = 2_000_000  # of metrics.jsonl, without losses
 LONGEST = 160  # characters of a quoted line
 MAX_TEXT = 16 << 20  # bytes of a file that is compared by its last lines
 # Losses and updates are compared step by step; generators at the end may differ without effect.
@@ -193,13 +194,17 @@ def _lines_of(run: RunDirectory, *, is_resumed: bool = False) -> Lines:
     series: Lines = defaultdict(list)
     began: set[str] = set()
     before: dict[str, Lines] = defaultdict(lambda: defaultdict(list))
-    for number, named_line in enumerate(read(run)):
+    count = 0
+    for named_line in read(run):
         key = named_line.key
-        if number >= MAX_LINES:
-            break
         if key.kind == "loss":
             began.add(key.process)
         elif key.kind in KINDS:
+            count += 1
+            if count > MAX_LINES:
+                raise CannotResume(
+                    f"{run.path} holds more than {MAX_LINES:,} values: log fewer, or name shorter trainings"
+                )
             target = series if key.process in began or not is_resumed else before[key.process]
             target[key].append((key.kind, _value(named_line.raw)))
     for process, lines in before.items():
