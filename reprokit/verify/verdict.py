@@ -151,7 +151,7 @@ def _compared(comparison: Comparison) -> str:
     return "the results"
 
 
-# ---- of answers --------------------------------------------------------------------------------------------------------
+# ---- of answers -----------------------------------------------------------------------------------------------
 
 
 def tensors_proof(steps: int, seen: int, agreed: int, gaps: Mapping[str, Sequence[str]], is_all: bool) -> Iterator[str]:
