@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import gc
+import json
 import os
 import signal
 import sys
@@ -12,12 +13,13 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 import reprokit.agent
+from reprokit import pending_lines
 from reprokit.agent.agent import Agent
 from reprokit.agent.capture import variables
 from reprokit.agent.capture.tensorflow_snapshot import _variable_ids
@@ -241,3 +243,36 @@ def test_what_another_thread_held_at_a_fork_does_not_hold_up_the_child(tmp_path:
     finally:
         over.set()
         thread.join()
+
+
+@pytest.mark.parametrize("line", range(1, 40))
+def test_an_interrupt_while_lines_are_written_damages_none(tmp_path: Path, line: int) -> None:
+    """A handler's exception comes at each line of Python in turn."""
+    left = line
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal left
+        is_ours = frame.f_code.co_filename.endswith(("core/journal.py", "core/buffered_lines.py"))
+        left -= is_ours and event == "line"
+        if is_ours and event == "line" and left == 0:
+            raise Enough
+        return trace
+
+    journal = Journal(str(tmp_path), "0")
+    for number in range(20):
+        journal.write("loss", {"name": "loss", "step": number})
+    sys.settrace(trace)
+    try:
+        journal.write("log", {"name": "value"})
+    except Enough:
+        pass
+    finally:
+        sys.settrace(None)
+    journal.write("loss", {"name": "loss", "step": 20})
+    journal.write("end", {})
+    journal.close()
+    pending_lines.gather(tmp_path, tmp_path / "metrics.jsonl")
+    lines = [json.loads(text) for text in (tmp_path / "metrics.jsonl").read_bytes().splitlines()]
+    numbers = [one["n"] for one in lines]
+    assert len(numbers) == len(set(numbers))
+    assert sorted(one["step"] for one in lines if one["k"] == "loss") == list(range(21))

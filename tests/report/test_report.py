@@ -488,7 +488,7 @@ def test_a_copy_is_no_second_execution(real: Reprokit, tmp_path: Path) -> None:
         assert (done.returncode, (tmp_path / "statement.json").exists()) == (2, False), copy
         assert "nothing-to-attest" in done.stderr
         assert "the same run" in done.stderr
-        assert real.run("report", "first", str(copy)).stdout.startswith("Not compared.")
+        assert "Not compared." in real.run("report", "first", str(copy)).stdout
         verified = real.run("verify", "first", str(copy))
         assert verified.stdout.startswith("identical: this is one run compared with itself, which proves nothing")
     assert "with itself" not in real.run("verify", "first", "second").stdout

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,13 +53,18 @@ class BufferedLines:
         """Return all buffered lines, without a copy."""
         return self._memory[: self._struct[1]] if self._struct is not None else b""
 
-    def clear(self) -> None:
-        """Empty the buffer after its lines were written; clear the first byte first, at which readers stop."""
-        if self._struct is not None:
-            address, used, _ = self._struct
-            self._ctypes.memset(address, 0, min(used, 1))
-            self._ctypes.memset(address, 0, used)
-            self._struct[1] = 0
+    def clearing(self) -> tuple[partial[Any], ...]:
+        """Return what empties the buffer; the first byte comes first, at which readers stop.
+
+        A script's handler of signals may raise an exception between any two lines of Python. So the caller makes these
+        calls by compiled code, together with the one that writes the lines.
+        """
+        if self._struct is None:
+            return ()
+        address, used, _ = self._struct
+        memset, number = self._ctypes.memset, self._ctypes.sizeof(self._ctypes.c_uint64)
+        places = (address, 1), (address, used), (self._ctypes.addressof(self._struct) + number, number)
+        return tuple(partial(memset, place, 0, size) for place, size in places)
 
     def close(self) -> None:
         """Close the buffer for good; a file that still has lines is left to the launcher."""

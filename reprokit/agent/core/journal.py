@@ -13,6 +13,7 @@ import itertools
 import os
 import time
 from _thread import allocate_lock
+from functools import partial
 
 from .buffered_lines import BufferedLines
 from .json_text import to_json
@@ -109,8 +110,6 @@ class Journal:
         """Prepare compiled code to write the loss lines of this name, if it is available."""
         address = self._buffer.struct_address()
         if address and self._put_loss is None:
-            from functools import partial
-
             from ..trail_library import path_of
             from .native_module import load
 
@@ -134,8 +133,7 @@ class Journal:
         buffer = self._buffer
         if may_wait and buffer.append(line):
             return
-        if self._append(buffer.pending()):
-            buffer.clear()
+        self._flush()
         if not (may_wait and buffer.append(line)):
             self._append(line)
 
@@ -143,8 +141,7 @@ class Journal:
         """Write all buffered lines, at the end of the process."""
         if self._lock.acquire(False):
             try:
-                if self._append(self._buffer.pending()):
-                    self._buffer.clear()
+                self._flush()
                 self._buffer.close()
             except OSError:  # the buffer's file is already gone
                 pass
@@ -156,24 +153,28 @@ class Journal:
         start = f'{{"k":"{kind}","p":{self._quoted},"n":{next(self._numbers)},"t":{self._epoch + time.monotonic():.6f}'
         return f"{start}{text}}}\n".encode()
 
-    def _append(self, lines: Any) -> bool:
-        """Append whole lines to the file; return whether that succeeded."""
-        if not lines:
-            return True
-        if self._broken:
-            return False
+    def _flush(self) -> None:
+        """Write all buffered lines."""
+        lines = bytes(self._buffer.pending())
+        self._append(lines, *self._buffer.clearing())
+        if self._broken and not self._buffer.pending():
+            self._buffer.append(lines)  # for the launcher
+
+    def _append(self, lines: bytes, *afterwards: partial[Any]) -> None:
+        """Append whole lines to the file, and make these calls if that succeeded, between which no handler comes."""
+        if not lines or self._broken:
+            return
         try:
             descriptor = os.open(self._path, _FLAGS, 0o600)
         except OSError:
-            return False
+            return
         try:
-            whole = os.write(descriptor, lines) == len(lines)
+            written, *_ = map(partial.__call__, [partial(os.write, descriptor, lines), *afterwards])
         except OSError:
-            return False
+            return
         finally:
             os.close(descriptor)
-        self._broken = not whole  # the disk is full: another line would be joined to the partial one
-        return whole
+        self._broken = written != len(lines)  # the disk is full: another line would be joined to the partial one
 
     def forget(self) -> None:
         """Start anew, in a forked child, under a name that is looked up at the first write."""
