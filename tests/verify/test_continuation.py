@@ -13,8 +13,8 @@ INTERRUPTED = WHOLE[:3]
 
 def difference(resumed: list[str], whole: list[str] = WHOLE, interrupted: list[str] = INTERRUPTED) -> str | None:
     """How the lines of a resumed training differ."""
-    sides = (_printed("\n".join(lines).encode()) for lines in (whole, interrupted, resumed))
-    return _first_difference(*sides, is_equal=_equal_lines((RunContext(), RunContext())))
+    left, earlier, right = (_printed("\n".join(lines).encode()) for lines in (whole, interrupted, resumed))
+    return _first_difference(left, earlier, right, _equal_lines((RunContext(), RunContext())))
 
 
 @pytest.mark.parametrize(
