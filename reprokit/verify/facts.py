@@ -82,7 +82,7 @@ Categories = Sequence[Difference]
 
 
 @dataclass(frozen=True)
-class Fact:
+class Category:
     """One row: a category of what a run holds."""
 
     name: str
@@ -135,13 +135,13 @@ def is_left_out(leaf: Difference) -> bool:
     return is_whole or leaf.verdict in (Verdict.NOT_RECORDED, Verdict.INFORMATION)
 
 
-FACTS: tuple[Fact, ...] = (
-    Fact("command", Level.EXECUTION, lambda pair: (command.compare(pair.runs),)),
-    Fact("environment", Level.EXECUTION, lambda pair: (environment.compare(pair.runs),)),
-    Fact("entropy", Level.EXECUTION, lambda pair: (entropy.compare(pair.runs),)),
-    Fact("processes", Level.EXECUTION, lambda pair: (processes.compare(pair.runs),), gaps=_of_processes),
-    Fact("seeds", Level.EXECUTION, lambda pair: (seeds.compare(pair.runs),), from_start=True),
-    Fact(
+FACTS: tuple[Category, ...] = (
+    Category("command", Level.EXECUTION, lambda pair: (command.compare(pair.runs),)),
+    Category("environment", Level.EXECUTION, lambda pair: (environment.compare(pair.runs),)),
+    Category("entropy", Level.EXECUTION, lambda pair: (entropy.compare(pair.runs),)),
+    Category("processes", Level.EXECUTION, lambda pair: (processes.compare(pair.runs),), gaps=_of_processes),
+    Category("seeds", Level.EXECUTION, lambda pair: (seeds.compare(pair.runs),), from_start=True),
+    Category(
         samples.NAME,
         Level.TRAINING,
         lambda pair: (samples.compare(pair.runs, pair.resumed),),
@@ -150,8 +150,8 @@ FACTS: tuple[Fact, ...] = (
         ),
         switch="trail",
     ),
-    Fact("trail", Level.TRAINING, lambda pair: (pair.trail_category,), gaps=_of_trails, switch="trail"),
-    Fact(
+    Category("trail", Level.TRAINING, lambda pair: (pair.trail_category,), gaps=_of_trails, switch="trail"),
+    Category(
         "process metrics",
         Level.TRAINING,
         lambda pair: (metrics.compare(pair.runs),),
@@ -159,7 +159,7 @@ FACTS: tuple[Fact, ...] = (
         later=lambda runs: continuation.values(runs, "epoch", "history", "log"),
         from_start=True,
     ),
-    Fact(
+    Category(
         "weights",
         Level.TRAINING,
         lambda pair: (weights.compare(pair.runs),),
@@ -167,26 +167,26 @@ FACTS: tuple[Fact, ...] = (
         later=continuation.weights,
         from_start=True,
     ),
-    Fact(
+    Category(
         "evaluation metrics",
         Level.TRAINING,
         lambda pair: (evaluation.compare(pair.runs),),
         is_result=_has_values,
         later=continuation.evaluations,
     ),
-    Fact(
+    Category(
         tracker_metrics.CATEGORY,
         Level.RESULT,
         lambda pair: tracker_metrics.compare(pair.runs),
         is_result=lambda _, categories: any(map(tracker_metrics.compared, categories)),
         later=continuation.logged,
     ),
-    Fact(
+    Category(
         random_states.NAME,
         Level.TRAINING,
         lambda pair: (random_states.compare(pair.runs, pair.idle),),
     ),
-    Fact(
+    Category(
         "outputs",
         Level.RESULT,
         lambda pair: (outputs.compare(pair.runs),),
@@ -194,13 +194,13 @@ FACTS: tuple[Fact, ...] = (
         is_result=_has_outputs,
         later=continuation.files,
     ),
-    Fact(
+    Category(
         "snapshots",
         Level.RESULT,
         lambda pair: snapshots.compare(pair.runs),
         is_result=lambda pair, _: any(map(snapshots.comparable, pair.runs.directories)),
     ),
-    Fact(
+    Category(
         console.NAME,
         Level.RESULT,
         lambda pair: (console.compare(pair.runs),),
@@ -209,8 +209,8 @@ FACTS: tuple[Fact, ...] = (
         later=continuation.printed,
         switch="console",
     ),
-    Fact("exit status", Level.EXECUTION, lambda pair: (status.compare(pair.runs),)),
-    Fact("times", Level.BOOKKEEPING, lambda pair: (status.times(pair.runs),)),
+    Category("exit status", Level.EXECUTION, lambda pair: (status.compare(pair.runs),)),
+    Category("times", Level.BOOKKEEPING, lambda pair: (status.times(pair.runs),)),
 )
 BY_NAME = {fact.name: fact for fact in FACTS}
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MEAN = 1  # the number of reduction="mean"
 
 
-class OperatorCall:
+class FailingCall:
     """The arguments of a call: tensors as they are, and others with their defaults."""
 
     def __init__(self, torch: Any, name: str, values: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
@@ -45,10 +45,10 @@ def reason_of(torch: Any, operator: Operator, args: Any, kwargs: Any) -> str | N
     if find is None:
         return None
     values = {**dict(zip(operator.names, args)), **kwargs}
-    return find(OperatorCall(torch, operator.name, values, operator.attributes(args, kwargs)))
+    return find(FailingCall(torch, operator.name, values, operator.attributes(args, kwargs)))
 
 
-def _ctc_loss(call: OperatorCall) -> str | None:
+def _ctc_loss(call: FailingCall) -> str | None:
     """A path has a step for each label, and one for the blank between two that are equal."""
     targets, steps, lengths = call.tensor("targets"), call.integers("input_lengths"), call.integers("target_lengths")
     if targets is None or len(steps) != len(lengths):
@@ -72,7 +72,7 @@ def _ctc_loss(call: OperatorCall) -> str | None:
     )
 
 
-def _deviation(call: OperatorCall) -> str | None:
+def _deviation(call: FailingCall) -> str | None:
     values, correction = call.tensor("self"), call.attribute("correction")
     if values is None:
         return None
@@ -87,19 +87,19 @@ def _deviation(call: OperatorCall) -> str | None:
     return f"the {what} of {_counted(count, 'value')} divides by {number}{advice}"
 
 
-def _mean(call: OperatorCall) -> str | None:
+def _mean(call: FailingCall) -> str | None:
     values = call.tensor("self")
     is_empty = values is not None and _reduced_count(values, call.attribute("dim")) == 0
     return "the mean of no values is 0/0, which is NaN" if is_empty else None
 
 
-def _pointwise_loss(call: OperatorCall) -> str | None:
+def _pointwise_loss(call: FailingCall) -> str | None:
     values = call.tensor("self")
     is_empty = values is not None and not values.numel() and call.attribute("reduction") == MEAN
     return "the loss is the mean over no values: 0/0, which is NaN" if is_empty else None
 
 
-def _likelihood(call: OperatorCall) -> str | None:
+def _likelihood(call: FailingCall) -> str | None:
     """The mean over labels divides by the sum of their weights; ignored ones have none."""
     target, weight, ignored = call.tensor("target"), call.tensor("weight"), call.attribute("ignore_index")
     if target is None or call.attribute("reduction") != MEAN:
@@ -114,7 +114,7 @@ def _likelihood(call: OperatorCall) -> str | None:
     return None
 
 
-def _softmax(call: OperatorCall) -> str | None:
+def _softmax(call: FailingCall) -> str | None:
     values, axis = call.tensor("self"), call.attribute("dim")
     if values is None or not values.dim() or not isinstance(axis, int):
         return None
@@ -129,7 +129,7 @@ def _softmax(call: OperatorCall) -> str | None:
     return None
 
 
-def _logit(call: OperatorCall) -> str | None:
+def _logit(call: FailingCall) -> str | None:
     values = call.tensor("self")
     if values is None or call.attribute("eps") is not None:
         return None
@@ -139,13 +139,13 @@ def _logit(call: OperatorCall) -> str | None:
     return f"logit of 0 or 1 is infinite; {count:,} of {values.numel():,} inputs are" if count else None
 
 
-def _inverse_error(call: OperatorCall) -> str | None:
+def _inverse_error(call: FailingCall) -> str | None:
     values = call.tensor("self")
     count = 0 if values is None else int((values.abs() >= 1).sum())
     return f"erfinv is infinite at 1 and -1, and NaN beyond; {count:,} inputs are there" if count else None
 
 
-def _norm(call: OperatorCall) -> str | None:
+def _norm(call: FailingCall) -> str | None:
     """Normalizing divides by the root of the variance plus eps."""
     epsilon = call.attribute("eps")
     if epsilon != 0:
@@ -154,7 +154,7 @@ def _norm(call: OperatorCall) -> str | None:
     return f"eps is 0, and the values of {what} are equal: normalizing divides by their standard deviation, 0"
 
 
-def _log_determinant(call: OperatorCall) -> str | None:
+def _log_determinant(call: FailingCall) -> str | None:
     matrix = call.tensor("A")
     if matrix is None:
         matrix = call.tensor("self")
@@ -162,7 +162,7 @@ def _log_determinant(call: OperatorCall) -> str | None:
     return "the matrix is singular: the logarithm of its determinant, 0, is -inf" if is_singular else None
 
 
-def _log_sum(call: OperatorCall) -> str | None:
+def _log_sum(call: FailingCall) -> str | None:
     values, axes = call.tensor("self"), call.attribute("dim")
     is_empty = values is not None and _reduced_count(values, axes) == 0
     return "logsumexp of no values is -inf, the logarithm of 0" if is_empty else None
@@ -182,7 +182,7 @@ def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-_REASONS: dict[str, Callable[[OperatorCall], str | None]] = {
+_REASONS: dict[str, Callable[[FailingCall], str | None]] = {
     "ctc_loss": _ctc_loss,
     **dict.fromkeys(["std", "var", "std_mean", "var_mean"], _deviation),
     "mean": _mean,

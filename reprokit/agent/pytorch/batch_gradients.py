@@ -51,7 +51,7 @@ class GradientWitness:
         return True
 
 
-class WatchedOptimizer:
+class OptimizerWitnesses:
     """The witnesses of an optimizer."""
 
     def __init__(self, record: Any) -> None:
@@ -82,12 +82,12 @@ class BatchGradients:
 
     def __init__(self, compiled: Any) -> None:
         self._compiled = compiled  # reads the rows of a gradient; None where it was not built
-        self._optimizers: dict[int, WatchedOptimizer] = {}
+        self._optimizers: dict[int, OptimizerWitnesses] = {}
 
     def add_optimizer(self, record: Any) -> None:
         """Watch the gradients of an optimizer."""
         if len(self._optimizers) < MAX_OPTIMIZERS:
-            self._optimizers[id(record)] = WatchedOptimizer(record)
+            self._optimizers[id(record)] = OptimizerWitnesses(record)
 
     def remove_optimizer(self, record: Any) -> None:
         """Forget an optimizer that is gone."""
@@ -169,7 +169,7 @@ class BatchGradients:
             return UNWATCHED if any(call.has_gradient for call in batch.calls) else UNSEEN
         return share.use(batch.size)
 
-    def _forget_lost(self, number: int, watched: WatchedOptimizer, batches: Iterable[FetchedBatch]) -> None:
+    def _forget_lost(self, number: int, watched: OptimizerWitnesses, batches: Iterable[FetchedBatch]) -> None:
         changed = watched.changed()
         values = {gradient is not None and self._has_value(gradient) for gradient in changed}
         if not values or True in values:
