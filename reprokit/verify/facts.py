@@ -82,7 +82,7 @@ Categories = Sequence[Difference]
 
 
 @dataclass(frozen=True)
-class Category:
+class FactCategory:
     """One row: a category of what a run holds."""
 
     name: str
@@ -135,13 +135,13 @@ def is_left_out(leaf: Difference) -> bool:
     return is_whole or leaf.verdict in (Verdict.NOT_RECORDED, Verdict.INFORMATION)
 
 
-FACTS: tuple[Category, ...] = (
-    Category("command", Level.EXECUTION, lambda pair: (command.compare(pair.runs),)),
-    Category("environment", Level.EXECUTION, lambda pair: (environment.compare(pair.runs),)),
-    Category("entropy", Level.EXECUTION, lambda pair: (entropy.compare(pair.runs),)),
-    Category("processes", Level.EXECUTION, lambda pair: (processes.compare(pair.runs),), gaps=_of_processes),
-    Category("seeds", Level.EXECUTION, lambda pair: (seeds.compare(pair.runs),), from_start=True),
-    Category(
+FACTS: tuple[FactCategory, ...] = (
+    FactCategory("command", Level.EXECUTION, lambda pair: (command.compare(pair.runs),)),
+    FactCategory("environment", Level.EXECUTION, lambda pair: (environment.compare(pair.runs),)),
+    FactCategory("entropy", Level.EXECUTION, lambda pair: (entropy.compare(pair.runs),)),
+    FactCategory("processes", Level.EXECUTION, lambda pair: (processes.compare(pair.runs),), gaps=_of_processes),
+    FactCategory("seeds", Level.EXECUTION, lambda pair: (seeds.compare(pair.runs),), from_start=True),
+    FactCategory(
         samples.NAME,
         Level.TRAINING,
         lambda pair: (samples.compare(pair.runs, pair.resumed),),
@@ -150,8 +150,8 @@ FACTS: tuple[Category, ...] = (
         ),
         switch="trail",
     ),
-    Category("trail", Level.TRAINING, lambda pair: (pair.trail_category,), gaps=_of_trails, switch="trail"),
-    Category(
+    FactCategory("trail", Level.TRAINING, lambda pair: (pair.trail_category,), gaps=_of_trails, switch="trail"),
+    FactCategory(
         "process metrics",
         Level.TRAINING,
         lambda pair: (metrics.compare(pair.runs),),
@@ -159,7 +159,7 @@ FACTS: tuple[Category, ...] = (
         later=lambda runs: continuation.values(runs, "epoch", "history", "log"),
         from_start=True,
     ),
-    Category(
+    FactCategory(
         "weights",
         Level.TRAINING,
         lambda pair: (weights.compare(pair.runs),),
@@ -167,26 +167,26 @@ FACTS: tuple[Category, ...] = (
         later=continuation.weights,
         from_start=True,
     ),
-    Category(
+    FactCategory(
         "evaluation metrics",
         Level.TRAINING,
         lambda pair: (evaluation.compare(pair.runs),),
         is_result=_has_values,
         later=continuation.evaluations,
     ),
-    Category(
+    FactCategory(
         tracker_metrics.CATEGORY,
         Level.RESULT,
         lambda pair: tracker_metrics.compare(pair.runs),
         is_result=lambda _, categories: any(map(tracker_metrics.compared, categories)),
         later=continuation.logged,
     ),
-    Category(
+    FactCategory(
         random_states.NAME,
         Level.TRAINING,
         lambda pair: (random_states.compare(pair.runs, pair.idle),),
     ),
-    Category(
+    FactCategory(
         "outputs",
         Level.RESULT,
         lambda pair: (outputs.compare(pair.runs),),
@@ -194,13 +194,13 @@ FACTS: tuple[Category, ...] = (
         is_result=_has_outputs,
         later=continuation.files,
     ),
-    Category(
+    FactCategory(
         "snapshots",
         Level.RESULT,
         lambda pair: snapshots.compare(pair.runs),
         is_result=lambda pair, _: any(map(snapshots.comparable, pair.runs.directories)),
     ),
-    Category(
+    FactCategory(
         console.NAME,
         Level.RESULT,
         lambda pair: (console.compare(pair.runs),),
@@ -209,8 +209,8 @@ FACTS: tuple[Category, ...] = (
         later=continuation.printed,
         switch="console",
     ),
-    Category("exit status", Level.EXECUTION, lambda pair: (status.compare(pair.runs),)),
-    Category("times", Level.BOOKKEEPING, lambda pair: (status.times(pair.runs),)),
+    FactCategory("exit status", Level.EXECUTION, lambda pair: (status.compare(pair.runs),)),
+    FactCategory("times", Level.BOOKKEEPING, lambda pair: (status.times(pair.runs),)),
 )
 BY_NAME = {fact.name: fact for fact in FACTS}
 

@@ -30,7 +30,7 @@ from reprokit.verify.compare import (
 from reprokit.verify.compare.declared_outputs import DeclaredIgnores
 from reprokit.verify.compare.ends import with_roles
 from reprokit.verify.compare.match import RunPair, match
-from reprokit.verify.facts import BY_NAME, FACTS, Category, Level, PairedRuns, is_left_out
+from reprokit.verify.facts import BY_NAME, FACTS, FactCategory, Level, PairedRuns, is_left_out
 from reprokit.verify.ignores import Ignores, IgnoreUse, uses
 from reprokit.verify.read import integrity
 from reprokit.verify.read.execution import SharedTrait, shared
@@ -154,7 +154,7 @@ def _training(
     )
 
 
-def _switched_off(runs: RunPair, fact: Category, category: Difference) -> Difference:
+def _switched_off(runs: RunPair, fact: FactCategory, category: Difference) -> Difference:
     """Return a category; one without entries says so where the user switched it off."""
     parts = [part for run in runs.files for part in run.switched_off if part == fact.switch]
     option = next(iter(off_in(parts)), None)
