@@ -125,12 +125,13 @@ class ResumeStudy:
         window = WINDOW + (ResumedRun(plain).first_difference(recording, offset) or 0)
         whole = WholeRun(recording, recording, offset)
         outcome = compare_runs(whole, plain, is_whole=not is_brief)
-        if others or not (outcome.is_same and outcome.is_state_compared):
+        differing = [other for other in others if other.compared]
+        if differing or not (outcome.is_same and outcome.is_state_compared):
             self._say(f"replaying the whole training up to step {min(offset + window, steps):,}, to see its state")
             whole = WholeRun(recording, self._ask(recording, offset, window, ResumedRun(plain)), offset)
             outcome = compare_runs(whole, plain, is_whole=not is_brief)
-        searches = bool(whole.states) and not (outcome.is_same and not others)
-        search = self._search(whole, interrupted, plain, outcome, window, others) if searches else StateSearch()
+        searches = bool(whole.states) and not (outcome.is_same and not differing)
+        search = self._search(whole, interrupted, plain, outcome, window, differing) if searches else StateSearch()
         missing, is_proved = search.missing, search.is_proved
         if searches and outcome.has_equal_steps:
             window = steps - offset
@@ -138,7 +139,7 @@ class ResumeStudy:
         without_effect = LATENT - {LOADER, *missing} if is_proved else ()
         described = [
             part
-            for part in outcome.described_parts(search.variables, has_other_facts=bool(others))
+            for part in outcome.described_parts(search.variables, has_other_facts=bool(differing))
             if part.part not in without_effect
         ]
         parts = [replace(part, idle=part.idle and part.part not in missing) for part in described]

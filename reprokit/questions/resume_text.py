@@ -59,8 +59,9 @@ def lines(finding: ResumeFinding) -> Iterator[str]:
         yield f"  the first step that differs: {finding.first.step:,}, by its {finding.first.quantity}"
     yield from (_part(part, is_proved=finding.proved) for part in finding.parts)
     if finding.first is None:
-        yield from (f"  differs after it: {other.name}: {other.detail}" for other in finding.others[:MOST_OTHERS])
-        if finding.others:
+        for other in finding.others[:MOST_OTHERS]:
+            yield f"  {'differs after it' if other.compared else 'not compared'}: {other.name}: {other.detail}"
+        if any(other.compared for other in finding.others):
             yield "  (left: the whole training; right: the resumed one)"
     yield from (f"  note: {note}" for note in finding.notes)
     if finding.runs:

@@ -325,6 +325,14 @@ def test_what_a_resumed_training_adds_or_says_of_itself_is_no_difference(tmp_pat
     assert (finding["verdict"], finding["others"], finding["resumed_at"]) == ("exact", [], 10)
 
 
+@pytest.mark.slow
+def test_nothing_is_claimed_of_what_was_printed_and_not_kept(tmp_path: Path) -> None:
+    finding = found(resume(tmp_path, "pytorch_resumed_beside.py", "much"), 1)
+    assert (finding["first"], finding["trials"], finding["compared"]) == (None, 0, 14)
+    ((fact, compared),) = [(other["fact"], other["compared"]) for other in finding["others"]]
+    assert (fact, compared) == ("console", False)
+
+
 def test_a_training_that_reads_nothing_of_the_first_one_is_none_that_resumes(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(BEGINS_ANEW)
     done = Reprokit(tmp_path).run("resume", "--", sys.executable, "train.py")

@@ -102,3 +102,6 @@ shown = {
 }
 if KIND in shown:
     print("the last of", KIND, shown[KIND]())
+if KIND == "much":  # more than is kept
+    for line in range(400_000):
+        print("a line that fills the console, and is printed again and again:", line % 7)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
@@ -39,6 +40,7 @@ from reprokit.verify.read.scan import MetricsScan, SeriesKey, natural, of_proces
 MAX_NAMED = 1000
 MAX_LINES = 2_000_000  # of metrics.jsonl, without losses
 LONGEST = 160  # characters of a quoted line
+NOT_KEPT, CUT = "what was printed", "a part of it was not kept"
 MAX_TEXT = 16 << 20  # bytes of a file that is compared by its last lines
 # Losses and updates are compared step by step; generators at the end may differ without effect.
 KINDS = frozenset({"epoch", "history", "evaluate", "predict", "evaluation", "weights", metric_lines.END_WEIGHTS, "log"})
@@ -84,6 +86,7 @@ class Continuation:
 def files(runs: Continuation) -> Iterator[OtherFact]:
     """Yield the files that differ at the end; of those to which lines were added, as to logs, the last lines count."""
     if None in runs.pair.outputs:
+        yield OtherFact(fact="outputs", name="all files", detail="a run has no list of them", compared=False)
         return
     for leaf in outputs.compare(runs.pair).children:
         if leaf.verdict is Verdict.NOT_COMPARED:
@@ -111,6 +114,8 @@ def logged(runs: Continuation) -> Iterator[OtherFact]:
     A resumed training may log into a directory of its own.
     """
     whole, resumed = map(tracker_metrics.read, runs.pair.directories, runs.pair.outputs, runs.pair.paths)
+    for place, why in {**whole.unread, **resumed.unread, **whole.problems, **resumed.problems}.items():
+        yield OtherFact(fact=tracker_metrics.CATEGORY, name=place, detail=why, compared=False)
     for name, points in sorted(whole.series.items(), key=lambda item: item[0].order):
         places = [own for own in resumed.series if own.series == name.series]
         own = {point.step: point for place in places for point in resumed.series[place]}
@@ -135,6 +140,9 @@ def printed(runs: Continuation) -> Iterator[OtherFact]:
             console.read(run, heads_of_run[process]) if process in heads_of_run else console.NEVER_BEGUN
             for run, heads_of_run in zip(sides, heads, strict=True)
         ]
+        if not all(of_run.is_whole for of_run in (consoles[0], consoles[2]) if of_run.begun):
+            yield OtherFact(fact="console", name=of_process(NOT_KEPT, process), detail=CUT, compared=False)
+            continue
         for stream, name in enumerate(STREAMS):
             texts = (console.text([*of_run.first, *of_run.last], stream) for of_run in consoles)
             whole, interrupted, resumed = map(_printed, texts)
@@ -172,8 +180,10 @@ def _words(leaf: Difference) -> str:
 
 def _text_of(path: Path) -> bytes | None:
     """Return the text in a file; None for what is no text, too large or gone."""
-    is_small = path.is_file() and path.stat().st_size <= MAX_TEXT
-    return _if_text(path.read_bytes()) if is_small else None
+    with suppress(OSError):
+        is_small = path.is_file() and path.stat().st_size <= MAX_TEXT
+        return _if_text(path.read_bytes()) if is_small else None
+    return None
 
 
 def _recorded_text(run: RunDirectory, file: OutputFile | None) -> bytes | None:
