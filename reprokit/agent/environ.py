@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from .agent import Agent
 
-KEY = "/variables.key"  # of reprokit/rundir.py
+KEY = "/variables.key"  # of reprokit/run_files/rundir.py
 MAX_LINES = 1000  # of one process; later reads are ignored
 _PRESENCE = object()  # stands for a read of whether the variable is set
 _NAMED_BY_LAUNCHER = ("LD_PRELOAD", "PYTHONPATH", "REPROKIT_ID", "REPROKIT_PAD", "REPROKIT_RANK", "REPROKIT_RUN")

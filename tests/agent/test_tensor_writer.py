@@ -19,7 +19,7 @@ import pytest
 
 from reprokit.agent.questions.tensor_rules import Choice, TensorMatcher
 from reprokit.agent.questions.tensor_writer import REDUCTIONS, NumberArray, TensorLibrary, TensorWriter
-from reprokit.native import trail_path
+from reprokit.core.native import trail_path
 from tests.questions.test_tensors import Saved
 
 ROOM = 1 << 20

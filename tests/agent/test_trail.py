@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from reprokit.native import trail_path
-from reprokit.trails import Series, Trail, TrailStep
+from reprokit.core.native import trail_path
+from reprokit.run_files.trails import Series, Trail, TrailStep
 from tests import trails
 from tests.agent.training import Outcome, Training
 from tests.support import training_text

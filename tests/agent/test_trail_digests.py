@@ -19,7 +19,7 @@ from reprokit.agent.pytorch.generators import DefaultGenerator
 from reprokit.agent.questions import device_digests
 from reprokit.agent.questions.device_digests import DeviceSums, PendingDigest
 from reprokit.agent.trail_library import Library
-from reprokit.native import trail_path
+from reprokit.core.native import trail_path
 from tests import trails
 from tests.interpreters import ROOT
 
