@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-SECRET = "left-out"
-
 # In small letters: where none of them is in a text, no secret is. What knows more takes as long to load as reprokit
 # itself, and most texts and runs do without.
 _HINTS = (
@@ -65,7 +63,7 @@ class Secrets:
         from reprokit.core import secret_forms
 
         if isinstance(value, str):
-            return SECRET if secret_forms.is_secret(str(key), value) else self.named(value, str(key))
+            return secret_forms.SECRET if secret_forms.is_secret(str(key), value) else self.named(value, str(key))
         if isinstance(value, dict):
             about = value.get("name") or key  # {"name": "api_key", "value": {"text": ...}}
             return {

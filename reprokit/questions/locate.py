@@ -16,7 +16,6 @@ from reprokit.core.errors import CannotWriteRun, NotReplayable, NotTheRun
 from reprokit.core.printable import cut, listed
 from reprokit.diff.files import diff
 from reprokit.knowledge import Fact
-from reprokit.model import divergence as divergence_file
 from reprokit.model.divergence import MAX_LISTED, LocatedCall, LocatedDivergence, OutputsDiffer, ProcessDivergence
 from reprokit.model.question import KeptOperator, OperatorQuestion, Question, StepRange
 from reprokit.profiling import cures
@@ -29,6 +28,7 @@ from reprokit.questions.replays import AnsweredReplay, ask
 from reprokit.run import agent_lines
 from reprokit.run.interruption import Interruption
 from reprokit.run.replay_plan import changed_code
+from reprokit.run_files import answers
 from reprokit.run_files.home import recording_of
 from reprokit.run_files.rundir import ANSWERS, TRAIL, RunDirectory
 
@@ -126,7 +126,7 @@ def locate(
     with tempfile.TemporaryDirectory(prefix="reprokit-locate-", ignore_cleanup_errors=True) as place:
         divergence = search.run(Path(place))
     try:
-        divergence_file.write(right or left, divergence)
+        answers.write_divergence(right or left, divergence)
     except CannotWriteRun as error:
         say(f"reports will not show this: {error}")
     return divergence

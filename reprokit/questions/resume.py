@@ -26,7 +26,6 @@ from msgspec.structs import replace
 from reprokit.core.errors import CannotResume, ReprokitError
 from reprokit.core.printable import listed
 from reprokit.core.version import VERSION
-from reprokit.model import resumption
 from reprokit.model.plan import RECORD, Plan, ReplayStart
 from reprokit.model.question import InterruptionAsked, Question, StateQuestion, StepRange
 from reprokit.model.resumption import EXACT, NOT_EXACT, OtherFact, ResumeFinding
@@ -40,7 +39,7 @@ from reprokit.run.messages import say
 from reprokit.run.process import ExitStatus
 from reprokit.run.replay_plan import replay_plan
 from reprokit.run.rundirectory import new_directory
-from reprokit.run_files import trails
+from reprokit.run_files import answers, trails
 from reprokit.run_files.names import read as paths_read
 from reprokit.run_files.rundir import ANSWERS, RunDirectory
 from reprokit.verify.categories.continuation import Continuation
@@ -105,7 +104,7 @@ class ResumeStudy:
             finding = self._find()
         finally:
             self._fresh.remove()
-        resumption.write(self._work.place / "whole", finding)
+        answers.write_resumption(self._work.place / "whole", finding)
         return finding
 
     def _find(self) -> ResumeFinding:

@@ -23,7 +23,7 @@ from reprokit.model.run import FAILED, RunFile, StartFiles
 from reprokit.model.states import WITHOUT_SUPERVISOR, Uncovered, off
 from reprokit.run import command as commands
 from reprokit.run import environment as environments
-from reprokit.run import host, variables
+from reprokit.run import host, shim_plan, variables
 from reprokit.run.command import Command
 from reprokit.run.environment import ChildEnvironment, PreloadPaths, preload_paths
 from reprokit.run.messages import say, warn
@@ -307,10 +307,10 @@ class ShimmedRun:
     def prepare(self, run: RunFile, new_run: NewRun, paths: PreloadPaths) -> None:
         """Write the shim's plan, and what tracing, profiling and replays need."""
         plan = self._plan
-        native.write_shim_plan(new_run.path / rundir.SHIM_PLAN, plan, paths.preload, paths.bootstrap)
+        shim_plan.write(new_run.path / rundir.SHIM_PLAN, plan, paths.preload, paths.bootstrap)
         (new_run.path / rundir.ENTROPY).mkdir(mode=0o700)
         if plan.mode == RECORD:
-            native.prepare_found(new_run.path / rundir.FOUND, plan.keep_found)
+            shim_plan.prepare_found(new_run.path / rundir.FOUND, plan.keep_found)
         if plan.console:
             (new_run.path / rundir.CONSOLE).mkdir(mode=0o700)
         # Imported only by the runs that need it: each millisecond before the start delays every training.

@@ -20,7 +20,10 @@ PARSED = {
     "agent/observing/torch_inductor.py": {r"Original ATen: \[([^\]]*)\]"},  # comments of Inductor's code
     "agent/observing/call_graph.py": {"<built-in method ", "<frozen importlib", "<frozen zipimport"},  # cProfile's
     "agent/questions/keras_state.py": {"TensorFlow generator"},  # the name of a part of the state
-    "core/native.py": {"/* reprokit: begin of what cffi reads */", "/* reprokit: end of what cffi reads */"},  # a header's
+    "core/native.py": {
+        "/* reprokit: begin of what cffi reads */",
+        "/* reprokit: end of what cffi reads */",
+    },  # C
     "diff/compare.py": {"/as written"},  # a part's name
     "diff/sqlite_process.py": {"CREATE TABLE"},  # SQL
     "verify/categories/series_leaves.py": {"random state"},  # leaves' names

@@ -15,9 +15,8 @@ from reprokit.core import native
 from reprokit.core.bounds import MAX_FILES
 from reprokit.core.errors import RunDamaged, RunError, RunInProgress, RunNotFound, RunNotReadable, RunTooNew
 from reprokit.core.screen import Cells, print_rows
-from reprokit.model import divergence, resumption
 from reprokit.model.run import FINISHED, NO_END, SystemCallsFile
-from reprokit.run_files import console, findings, rundir, trails
+from reprokit.run_files import answers, console, findings, rundir, trails
 from reprokit.run_files import ledgers as sample_ledgers
 from reprokit.run_files import unflushed as pending_lines
 from reprokit.run_files.rundir import RunDirectory
@@ -150,8 +149,8 @@ def _readers(run: RunDirectory) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield a reader for each part that exists or is required."""
     yield rundir.ENVIRONMENT, run.environment
     yield rundir.FINDINGS, lambda: findings.read(run)
-    yield rundir.RESUMPTION, lambda: resumption.read(run)
-    yield rundir.DIVERGENCE, lambda: divergence.read(run)
+    yield rundir.RESUMPTION, lambda: answers.resumption(run)
+    yield rundir.DIVERGENCE, lambda: answers.divergence(run)
     if run.has(rundir.SYSTEM_CALLS):
         yield rundir.SYSTEM_CALLS, lambda: run.decode(rundir.SYSTEM_CALLS, SystemCallsFile)
     if run.has(rundir.AGENT_PLAN):

@@ -10,7 +10,8 @@ import tarfile
 import pytest
 import zstandard
 
-from reprokit.core.redaction import SECRET, Secrets, without_secrets
+from reprokit.core.redaction import Secrets, without_secrets
+from reprokit.core.secret_forms import SECRET
 from tests.support import Reprokit
 
 PASSWORD = "hunter2SECRET"
