@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from reprokit.agent.events import APPLY, SKIP, BatchFetched, Events, UpdateDue, tell
+from reprokit.agent.events.steps import APPLY, SKIP, BatchFetched, Events, UpdateDue, tell
 
 
 class Noting:

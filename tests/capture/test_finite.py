@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reprokit.agent import trail_library as trail
+from reprokit.agent.core import trail_library as trail
 from reprokit.core.native import trail_path
 
 pytestmark = pytest.mark.torch

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from reprokit.agent import trail_library as trail
 from reprokit.agent.capture import random_states
 from reprokit.agent.capture.random_states import RandomStates
 from reprokit.agent.core import native_module
+from reprokit.agent.core import trail_library as trail
 from reprokit.core.native import trail_path
 
 pytestmark = pytest.mark.torch

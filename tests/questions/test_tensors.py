@@ -16,8 +16,8 @@ import pytest
 
 import reprokit as package
 from reprokit import notebook
-from reprokit.agent.trail_library import Library
-from reprokit.agent.trail_library import salt as salt_of
+from reprokit.agent.core.trail_library import Library
+from reprokit.agent.core.trail_library import salt as salt_of
 from reprokit.core.errors import TensorUnavailable
 from reprokit.core.native import trail_path
 from reprokit.model.plan import Plan

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from reprokit.agent.compute_settings import VARIABLES
+from reprokit.agent.surroundings.compute_settings import VARIABLES
 from reprokit.run import capabilities
 from reprokit.run.capabilities import Processor
 from reprokit.run.compute_pins import ComputeFacts

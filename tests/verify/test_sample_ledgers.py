@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from reprokit.agent.core import native_module
 from reprokit.agent.core.journal import Journal
-from reprokit.agent.sample_ledger import ENTRIES, NUMBERS, LedgerFile
+from reprokit.agent.listeners.sample_ledger import ENTRIES, NUMBERS, LedgerFile
 from reprokit.core.difference import Difference, Verdict
 from reprokit.core.errors import RunDamaged, RunTooNew
 from reprokit.core.native import trail_path
