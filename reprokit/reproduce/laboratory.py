@@ -21,7 +21,6 @@ from reprokit.questions.locate import LOGGED, LocateOptions, is_locatable, locat
 from reprokit.questions.proof import prove
 from reprokit.reproduce.diagnosis import CLOCK_FACT
 from reprokit.reproduce.journal import Attempt, Kind, Outcome, PatchOutcome
-from reprokit.run.finish import in_words
 from reprokit.run.interruption import Interruption
 from reprokit.run.launcher_process import execute
 from reprokit.run.messages import say, warn
@@ -189,7 +188,7 @@ class Laboratory:
             seconds=run.duration,
             processor=executed.processor,
             patches=[PatchOutcome(text=patch.text, state=patch.state, why=patch.why) for patch in run.patches],
-            fidelity=in_words(run.fidelity) if run.fidelity is not None else "",
+            fidelity=run.fidelity.words if run.fidelity is not None else "",
             uncovered=list(run.uncovered),
             withheld=run.profile.withheld if run.profile is not None else 0,
         )

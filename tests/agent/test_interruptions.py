@@ -17,7 +17,6 @@ from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
-from reprokit.agent.events.steps import TrainingEvent, tell
 
 import reprokit.agent
 from reprokit.agent.capture import variables
@@ -28,6 +27,7 @@ from reprokit.agent.core.agent import Agent
 from reprokit.agent.core.journal import Journal
 from reprokit.agent.core.signal_errors import pass_on
 from reprokit.agent.core.user_frames import variables_of
+from reprokit.agent.events.steps import TrainingEvent, tell
 from reprokit.agent.patches.torch_operators import DeterministicMode
 from reprokit.agent.tensors.tensor_writer import TensorWriter
 from reprokit.run_files import unflushed as pending_lines

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
+from reprokit.model.plan import Plan
 from reprokit.model.run import ProfilingFacts
 from reprokit.model.states import NOT_ASKED, ON
-from reprokit.run import system_calls
+from reprokit.run import environment, system_calls
 from reprokit.run.command import Command
 from reprokit.run.early_end import ENOUGH, STEPPED, EarlyEnd
 from reprokit.run.messages import say
+from reprokit.run.part import Closing, Launch, Preparation, RunPart, Watch
 from reprokit.run.process import GRACE, ExitStatus
 from reprokit.run.system_calls import SystemCalls
 from reprokit.run_files import rundir
@@ -55,7 +58,7 @@ class ProfileBounds:
         return elapsed - (FIRST_STEP if (self._place / STEPPING).exists() else 0.0)
 
 
-def remove_captured(run: Path) -> None:
+def _remove_captured(run: Path) -> None:
     """Remove the inputs that a killed process has left: they can be as large as the training's memory."""
     captured = run / rundir.PROFILE / CAPTURED
     if captured.is_dir() and not captured.is_symlink():
@@ -64,49 +67,55 @@ def remove_captured(run: Path) -> None:
         shutil.rmtree(captured, ignore_errors=True)
 
 
-class ProfiledRun:
-    """One profile run, from its preparation to its end."""
+class ProfiledRun(RunPart):
+    """One profile run: what it traces, and what ends it at its bounds."""
 
-    def __init__(self, profiling: ProfilingFacts, run_directory: Path):
-        requested = profiling.system_calls
-        calls_or_reason = system_calls.find(run_directory / rundir.PROFILE) if requested.is_on else requested
-        self._system_calls = calls_or_reason if isinstance(calls_or_reason, SystemCalls) else None
-        self._bound = ProfileBounds(run_directory, profiling)
-        patience = CONFIRMING if profiling.confirm else GRACE
-        self._early_end = EarlyEnd(
-            run_directory, run_directory / rundir.PROFILE / ENOUGH, self._bound.reached, patience
-        )
-        self.facts = msgspec.structs.replace(
-            profiling, system_calls=ON if isinstance(calls_or_reason, SystemCalls) else calls_or_reason
-        )
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        assert plan.profiling is not None
+        self._facts = plan.profiling
+        self._system_calls: SystemCalls | None = None
 
-    def begin(self) -> EarlyEnd | None:
-        """Start the bounds; return what ends the run at them, None if it has none."""
-        state = self.facts.system_calls
+    def variables(self, _command: Command, variables: dict[str, str]) -> dict[str, str]:
+        return environment.without_leak_search(variables) if self._facts.system_calls.is_on else variables
+
+    def prepare(self, preparation: Preparation) -> None:
+        (preparation.new_run.path / rundir.PROFILE).mkdir(mode=0o700)
+        run, asked = preparation.new_run.place, self._facts.system_calls
+        found = system_calls.find(run / rundir.PROFILE) if asked.is_on else asked
+        self._system_calls = found if isinstance(found, SystemCalls) else None
+        state = ON if isinstance(found, SystemCalls) else found
+        self._facts = preparation.run.profiling = msgspec.structs.replace(self._facts, system_calls=state)
+        self._bounds = ProfileBounds(run, self._facts)
+        patience = CONFIRMING if self._facts.confirm else GRACE
+        self._early_end = EarlyEnd(run, run / rundir.PROFILE / ENOUGH, self._bounds.reached, patience)
+
+    def arm(self, launch: Launch) -> None:
+        state = self._facts.system_calls
         if not state.is_on and state.code != NOT_ASKED:
             say(f"system calls are not watched, the shim's own log is used: {state.why}")
-        self._bound.begin()
-        return None if self.facts.steps is None and self.facts.seconds is None else self._early_end
+        if self._system_calls is not None:
+            launch.executed, launch.variables = self._system_calls.wrap(launch.executed, launch.variables)
+            launch.is_traced = True
+        self._bounds.begin()
 
-    @property
-    def traces(self) -> bool:
-        """Return whether strace traces the command."""
-        return self._system_calls is not None
+    def watches(self) -> Iterable[Watch]:
+        return () if self._facts.steps is None and self._facts.seconds is None else (self._early_end,)
 
-    def wrap(self, command: Command, variables: dict[str, str]) -> tuple[Command, dict[str, str]]:
-        """Return the command to start and its variables."""
-        return (command, variables) if self._system_calls is None else self._system_calls.wrap(command, variables)
-
-    def end(self, exit_status: ExitStatus) -> ExitStatus:
-        """Return the exit status that counts: success if a bound ended the run, with all of its processes."""
+    def stop(self, ended: ExitStatus) -> ExitStatus:
         reason = self._early_end.reason
         if reason:
-            exit_status = self._early_end.finish(exit_status)
+            ended = self._early_end.finish(ended)
             say(f"the training was ended after {reason}, as asked")
-            self.facts = msgspec.structs.replace(self.facts, ended=reason)
-        return exit_status
+            self._facts = msgspec.structs.replace(self._facts, ended=reason)
+        return ended
 
-    def take_system_calls(self, run: Path) -> None:
-        """Write the system calls to the run directory, and remove the trace."""
+    def finish(self, closing: Closing) -> None:
+        closing.run.profiling = self._facts
         if self._system_calls is not None:
-            rundir.write_json(run / rundir.SYSTEM_CALLS, self._system_calls.close(run))
+            rundir.write_json(closing.path / rundir.SYSTEM_CALLS, self._system_calls.close(closing.path))
+        if not closing.goes_on:
+            _remove_captured(closing.path)
+
+
+PART = ProfiledRun

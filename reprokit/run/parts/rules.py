@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,10 +18,11 @@ import msgspec
 from msgspec.structs import replace
 
 from reprokit.core.errors import EXIT_STOPPED, reason
-from reprokit.model.plan import RulesPlan
+from reprokit.model.plan import Plan, RulesPlan
 from reprokit.run import environment
 from reprokit.run.early_end import ENOUGH, EarlyEnd
 from reprokit.run.messages import say, warn
+from reprokit.run.part import Closing, Launch, RunPart, Watch
 from reprokit.run.process import Child, ExitStatus
 from reprokit.run.user_commands import MAX_COMMANDS, NAP, UserCommands
 from reprokit.run_files import findings, rundir
@@ -36,47 +37,53 @@ MAX_PIECES = 64  # read at one call
 VARIABLE = "REPROKIT_FINDING"
 
 
-class RuleWatch:
+class RuleWatch(RunPart):
     """The process that judges a run, its reports, and the action that an alarm triggers."""
 
-    def __init__(self, plan: RulesPlan, run: Path, run_id: str) -> None:
-        self._run, self._findings_file, self._partial_line = run, FindingsFile(run_id=run_id), b""
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        assert plan.rules is not None
+        self._rules, self._partial_line = plan.rules, b""
         self._is_complete = False  # whether the process has reported the whole run
         self._problems: list[str] = []
-        self._commands = UserCommands("--on-rule", plan.command) if plan.command else None
+        self._commands = UserCommands("--on-rule", plan.rules.command) if plan.rules.command else None
         self._first_alarm = ""  # in words
         self._lines = self._not_printed = 0  # of alarms
-        answers = run / rundir.ANSWERS
-        stopping = (lambda: self._first_alarm) if plan.stops else str
+
+    def started(self, launch: Launch) -> None:
+        run, answers = launch.path, launch.path / rundir.ANSWERS
+        self._findings_file = FindingsFile(run_id=launch.run.run_id)
+        stopping = (lambda: self._first_alarm) if self._rules.stops else str
         self._early_end = EarlyEnd(run, answers / ENOUGH, stopping, PATIENCE, EXIT_STOPPED)
         try:
-            if plan.stops:
+            if self._rules.stops:
                 answers.mkdir(mode=0o700, exist_ok=True)
-            self._process: subprocess.Popen[bytes] | None = _start_process(run, plan)
+            self._process: subprocess.Popen[bytes] | None = _start_process(run, self._rules)
         except OSError as error:
             self._process = None
             self._problems.append(f"--rules: nothing was judged: {reason(error)}")
 
-    def __call__(self, child: Child) -> None:
+    def watches(self) -> Iterable[Watch]:
+        return (self._watch,)
+
+    def _watch(self, child: Child) -> None:
         """Read new reports, and end the training if an alarm must stop it."""
         self._read()
         if self._commands is not None:
             self._commands.reap()
         self._early_end(child)
 
-    def ended(self, exit_status: ExitStatus) -> ExitStatus:
-        """Return the exit status that counts; ends the remaining processes of a stopped training."""
+    def stop(self, ended: ExitStatus) -> ExitStatus:
         if self._early_end.reason:
             self._problems.append(f"the training was stopped (exit status {EXIT_STOPPED}): {self._first_alarm}")
-        return self._early_end.finish(exit_status)
+        return self._early_end.finish(ended)
 
-    @property
-    def intervals(self) -> list[tuple[int, int]]:
-        """Return when commands ran."""
-        return [] if self._commands is None else self._commands.intervals
+    def ended(self, closing: Closing) -> None:
+        closing.user_commands.extend([] if self._commands is None else [self._commands])
 
-    def finish(self, interrupted: Callable[[], bool]) -> list[str]:
-        """Wait a limited time for the rules to reach the last step, write findings.json, return what went wrong."""
+    def finish(self, closing: Closing) -> None:
+        """Wait a limited time for the rules to reach the last step, and write findings.json."""
+        interrupted = closing.interrupted
         process, deadline = self._process, time.monotonic() + PATIENCE
         if process is not None:
             assert process.stdin is not None
@@ -96,8 +103,9 @@ class RuleWatch:
         if self._not_printed:
             say(f"and {self._not_printed} more alarms: 'reprokit show --findings' has them")
         notes = [*self._findings_file.rule_notes, *(() if self._is_complete else self._problems)]
-        findings.write(self._run, replace(self._findings_file, rule_notes=notes))
-        return [*self._problems, *(self._commands.finish(interrupted) if self._commands is not None else ())]
+        findings.write(closing.path, replace(self._findings_file, rule_notes=notes))
+        for problem in (*self._problems, *(self._commands.finish(interrupted) if self._commands is not None else ())):
+            closing.warn(problem)
 
     def _read(self) -> bool:
         """Read new reports; return whether more may come."""
@@ -150,3 +158,6 @@ def _start_process(run: Path, plan: RulesPlan) -> subprocess.Popen[bytes]:
     assert process.stdout is not None
     os.set_blocking(process.stdout.fileno(), False)
     return process
+
+
+PART = RuleWatch
