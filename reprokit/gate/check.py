@@ -62,8 +62,9 @@ from reprokit.run_files.rundir import RunDirectory
 from reprokit.verify.categories import ranks
 from reprokit.verify.categories.entropy import percent_exact
 from reprokit.verify.categories.ranks import RankState
+from reprokit.verify.comparison import Comparison
 from reprokit.verify.ignores import Ignores, IgnoreUse, together
-from reprokit.verify.runs import Comparison, compare
+from reprokit.verify.runs import compare
 from reprokit.verify.verdict import GOLDEN_KEPT, answered, counted_bookkeeping, sentence
 
 BARE_RUNS = 3  # number of bare runs, in turn with recordings, to measure the overhead

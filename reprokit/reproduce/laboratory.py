@@ -32,8 +32,9 @@ from reprokit.run_files.recipe import RecipeSettings, planned
 from reprokit.run_files.rundir import RunDirectory
 from reprokit.verify.bookkeeping.recognition import RunContext
 from reprokit.verify.categories.printed_lines import LineComparer
+from reprokit.verify.comparison import Comparison
 from reprokit.verify.ignores import Ignores
-from reprokit.verify.runs import Comparison, compare
+from reprokit.verify.runs import compare
 from reprokit.verify.show.comparison import causes, headline
 from reprokit.verify.verdict import shortened, verdict_line
 

@@ -33,7 +33,7 @@ from reprokit.study.results import Evaluation, Mode, Outcome, PairResult, Part, 
 from reprokit.study.store import PREDICTIONS, name_of
 
 if TYPE_CHECKING:
-    from reprokit.verify.runs import Comparison
+    from reprokit.verify.comparison import Comparison
 
 NOT_RUN: Final = "not run: its recording failed"
 MAX_NOTES: Final = 20

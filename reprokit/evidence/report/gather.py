@@ -34,8 +34,9 @@ from reprokit.run_files import findings as findings_file
 from reprokit.run_files import rundir
 from reprokit.verify.categories import script_variables, seeds
 from reprokit.verify.categories.entropy import in_words
+from reprokit.verify.comparison import Comparison
 from reprokit.verify.ignores import Ignores
-from reprokit.verify.runs import Comparison, compare, require_whole
+from reprokit.verify.runs import compare, require_whole
 from reprokit.verify.show import comparison as comparisons
 from reprokit.verify.show import entropy_requests
 from reprokit.verify.show.overview import proof_in_words

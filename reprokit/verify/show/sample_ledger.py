@@ -197,7 +197,14 @@ def overview_document(overview: LedgerOverview) -> dict[str, Any]:
 def print_overview(overview: LedgerOverview) -> None:
     """Print a row for each epoch; if there are too many, findings come first."""
     count = len(overview.findings)
-    headline = f"{counted_as(count, ('epoch', 'epochs'))} to look at" if count else epochs_headline(overview.epochs)
+    epochs = overview.epochs
+    headline = (
+        f"{counted_as(count, ('epoch', 'epochs'))} to look at"
+        if count
+        else epochs_headline(
+            are_complete=all(row.is_complete for row in epochs), are_used=all(row.is_used for row in epochs)
+        )
+    )
     shown = overview.epochs if len(overview.epochs) <= LISTED else (*overview.findings, *overview.epochs)[:LISTED]
     rows = [Cells(_cells(row), "bold red" if row.is_finding else "") for row in shown]
     footer = [f"and {len(overview.epochs) - LISTED:,} more: --json has all"] if len(overview.epochs) > LISTED else []

@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from reprokit.core.difference import SIDES, Side, Verdict
+from reprokit.core.difference import SIDES, Side
 from reprokit.core.errors import RunDamaged, reason
 from reprokit.core.tolerance import Tolerances
 from reprokit.run_files.rundir import HOSTS, RUN, RunDirectory
@@ -21,39 +20,14 @@ from reprokit.verify import runs
 from reprokit.verify.categories import ranks
 from reprokit.verify.categories.divergences import NAMES, ORDER
 from reprokit.verify.categories.ranks import RankState
-from reprokit.verify.ignores import Ignores, IgnoreUse, together
+from reprokit.verify.comparison import Comparison, HostsComparison
+from reprokit.verify.ignores import Ignores
 from reprokit.verify.read.metric_lines import ComputeLine
 from reprokit.verify.read.scan import natural, read
-from reprokit.verify.runs import Comparison
 
 MAX_HOSTS = 10_000
 _LAST = 1 << 62  # beyond any step
 _QUANTITIES = [NAMES.get(name, name) for name in ORDER]  # quantities of the trail, in causal order
-
-
-@dataclass(frozen=True)
-class HostsComparison:
-    """The comparison of two runs on the same hosts."""
-
-    left: Path
-    right: Path
-    hosts: dict[str, Comparison]  # the host that differs first comes first
-    lacking: tuple[tuple[str, Side], ...]  # hosts missing in one run, and in which
-    notes: tuple[str, ...]
-
-    @property
-    def verdict(self) -> Verdict:
-        """Return the verdict on all hosts."""
-        verdicts = {comparison.verdict for comparison in self.hosts.values()}
-        if self.lacking or Verdict.DIFFERENT in verdicts:
-            return Verdict.DIFFERENT
-        lesser = (Verdict.NOT_COMPARED, Verdict.TOLERATED)
-        return next((verdict for verdict in lesser if verdict in verdicts), Verdict.IDENTICAL)
-
-    @property
-    def ignores(self) -> tuple[IgnoreUse, ...]:
-        """Return how often the user's rules applied on all hosts."""
-        return together(comparison.ignores for comparison in self.hosts.values())
 
 
 def parts(path: Path) -> dict[str, Path]:

@@ -25,9 +25,10 @@ from reprokit.verify.categories.declared_lines import DeclaredLines
 from reprokit.verify.categories.declared_outputs import DeclaredIgnores, UncoveredPart, own_name
 from reprokit.verify.categories.match import match
 from reprokit.verify.categories.printed_lines import LineComparer, printed_lines, result_spans
+from reprokit.verify.comparison import Comparison
 from reprokit.verify.ignores import CONSOLE, LONGEST, OUTPUTS, Ignores, declared
 from reprokit.verify.read.scan import natural, of_process
-from reprokit.verify.runs import Comparison, compare
+from reprokit.verify.runs import compare
 
 FREE = ("outputs", "console")  # categories in which the runs may differ
 MOST = 200  # proposals, and things without one
