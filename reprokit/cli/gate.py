@@ -258,7 +258,8 @@ class Statements:
         """Write the statement about a pair, or say why it cannot be made."""
         from reprokit.evidence.attest import envelope
         from reprokit.evidence.attest.statement import statement
-        from reprokit.evidence.report.gather import Execution, gather
+        from reprokit.evidence.report.gather import gather
+        from reprokit.evidence.report.section import Execution
 
         paths = [Path(path) for path in judged.pairs[number - 1]]
         try:

@@ -10,8 +10,9 @@ from itertools import islice
 from typing import Any
 
 from reprokit.core.errors import ReprokitError, TensorUnavailable
-from reprokit.evidence.report.confusion import judged_steps
 from reprokit.evidence.report.facts import WrongPrediction
+from reprokit.evidence.report.section import ReportedRuns
+from reprokit.evidence.report.sections.confusion import judged_steps
 from reprokit.rules.data import channels_last
 from reprokit.rules.observations import labeled, predicted
 from reprokit.run_files import rundir
@@ -21,6 +22,11 @@ from reprokit.saved_tensors.trial import TensorTrial, TrialTensor
 
 SHOWN = 12
 LONGEST = 96  # pixels per side; larger pictures are subsampled
+
+
+def section(runs: ReportedRuns) -> dict[str, Any]:
+    """Return the first wrong predictions of the first run."""
+    return {"wrong_predictions": wrong_predictions_of(runs.first.directory)}
 
 
 def wrong_predictions_of(run: RunDirectory) -> tuple[WrongPrediction, ...]:

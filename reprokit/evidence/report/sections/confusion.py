@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from reprokit.core.errors import ReprokitError
 from reprokit.evidence.report.facts import ConfusionMatrix
+from reprokit.evidence.report.section import ReportedRuns
 from reprokit.rules.observations import predicted_pairs
 from reprokit.run_files import rundir
 from reprokit.run_files.rundir import RunDirectory
@@ -13,6 +15,11 @@ from reprokit.saved_tensors.trial import EVAL, TRAIN, TensorTrial
 
 MAX_CLASSES = 30  # the largest classes that a table shows
 MAX_STEPS = 1000  # the last ones of a training
+
+
+def section(runs: ReportedRuns) -> dict[str, Any]:
+    """Return the confusion matrices of the first run."""
+    return {"confusion": confusion_of(runs.first.directory)}
 
 
 def confusion_of(run: RunDirectory) -> tuple[ConfusionMatrix, ...]:

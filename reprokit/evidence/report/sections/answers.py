@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+from reprokit.evidence.report.section import ReportedRuns
 from reprokit.questions import divergence_text, resume_text
 from reprokit.run_files import answers
 from reprokit.verify.show.summary import RunSummary
+
+
+def section(runs: ReportedRuns) -> dict[str, Any]:
+    """Return what was asked of the runs, and answered."""
+    resumed, parted = resumption_lines(runs.summaries), divergence_lines(runs.summaries)
+    return {"resumption": tuple(resumed), "divergence": tuple(parted)}
 
 
 def resumption_lines(summaries: Sequence[RunSummary]) -> Iterator[str]:

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from reprokit.core.untrusted_json import object_in
 from reprokit.diff.tracker_files import is_finite
 from reprokit.evidence.report.facts import CurvePoint, MetricCurve
+from reprokit.evidence.report.section import ReportedRuns
 from reprokit.run_files.rundir import RunDirectory
 from reprokit.verify.categories import tracker_metrics
 from reprokit.verify.read.scan import of_process
+from reprokit.verify.show.summary import RunSummary
 
 POINTS = 512  # limit of points per curve
 MAX_CURVES = 64  # limit of curves per run
 SHOWN = 12  # curves that a report shows
 
 Name = tuple[str, str, str]  # process, name, unit
+
+
+def section(runs: ReportedRuns) -> dict[str, Any]:
+    """Return the curves of both runs."""
+    shown, left_out = _curves(runs.summaries)
+    return {"curves": shown, "curves_left_out": left_out}
 
 
 class ThinnedCurve:
@@ -138,3 +147,13 @@ def paired(left: dict[Name, ThinnedCurve], right: dict[Name, ThinnedCurve]) -> I
                 values=(left_curve.count, right_curve.count),
                 not_finite=(left_curve.not_finite, right_curve.not_finite),
             )
+
+
+def _curves(summaries: Sequence[RunSummary]) -> tuple[tuple[MetricCurve, ...], int]:
+    left, right = _curves_of(summaries[0]), _curves_of(summaries[1]) if len(summaries) > 1 else {}
+    paired_curves = tuple(paired(left, right))
+    return paired_curves[:SHOWN], max(0, len(paired_curves) - SHOWN)
+
+
+def _curves_of(summary: RunSummary) -> dict[Name, ThinnedCurve]:
+    return {**read(summary.directory), **in_files(summary.logged)}

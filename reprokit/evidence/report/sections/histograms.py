@@ -10,6 +10,7 @@ from reprokit.core.pages import drawing as drawings
 from reprokit.core.pages.drawing import Axis
 from reprokit.core.printable import printable
 from reprokit.evidence.report.facts import TensorHistogram
+from reprokit.evidence.report.section import ReportedRuns
 from reprokit.run_files import rundir
 from reprokit.run_files.rundir import RunDirectory
 from reprokit.saved_tensors import shards
@@ -22,6 +23,12 @@ MAX_ELEMENTS = 1 << 20  # elements of the largest tensor that is shown
 SHADES = 6
 WIDTH, HEIGHT = 720, 180
 LEFT, RIGHT, TOP, BOTTOM = 72, 12, 8, 26  # margins
+
+
+def section(runs: ReportedRuns) -> dict[str, Any]:
+    """Return the histograms of the first run's tensors."""
+    histograms, left_out = histograms_of(runs.first.directory)
+    return {"histograms": histograms, "histograms_left_out": left_out}
 
 
 def histograms_of(run: RunDirectory) -> tuple[tuple[TensorHistogram, ...], int]:

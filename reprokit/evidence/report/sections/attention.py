@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+from reprokit.evidence.report.section import ReportedRuns
 from reprokit.model.run import NO_END
 from reprokit.model.states import off_in
 from reprokit.verify.categories.status import date_problems
 from reprokit.verify.show.summary import RunSummary
+
+
+def section(runs: ReportedRuns) -> dict[str, Any]:
+    """Return the warnings that stand before the verdict."""
+    failures = () if runs.execution is None else runs.execution.failures
+    return {"attention": (*failures, *attention(runs.summaries, runs.made))}
 
 
 def attention(summaries: Sequence[RunSummary], made: str) -> Iterator[str]:
