@@ -100,8 +100,8 @@ def run(context: click.Context, asked: StudyRequest, stop_on_failure: bool) -> N
     is shown and never made again. At the end a page is left in DIR, study.html. Exits with 0 if all runs
     finished, 1 if any failed, 2 if the study is none or cannot go on.
     """
+    from reprokit.core.messages import say, warn
     from reprokit.run.interruption import Interrupted
-    from reprokit.run.messages import say, warn
     from reprokit.study import page, runner
 
     study_file, directory = asked.study_file()
@@ -156,7 +156,7 @@ def collect(context: click.Context, directory: Path, source: str, over: bool) ->
     It may be asked for any number of times. Exits with 0 if all runs are there and finished, 1 if any is not
     there or failed, 2 if the study or its store cannot be read.
     """
-    from reprokit.run.messages import say
+    from reprokit.core.messages import say
     from reprokit.study import runner
 
     done, out = runner.collect(directory, source=source, is_over=over)
@@ -170,7 +170,7 @@ def collect(context: click.Context, directory: Path, source: str, over: bool) ->
 
 def leave_page(directory: Path) -> None:
     """Write the page beside the results if its packages are installed; a failure does not end the study."""
-    from reprokit.run.messages import say
+    from reprokit.core.messages import say
     from reprokit.study import page
     from reprokit.study.analysis import analyze
 

@@ -21,6 +21,7 @@ from reprokit.core.errors import (
     WorkingDirectoryMissing,
     refused_as,
 )
+from reprokit.core.messages import say
 from reprokit.core.printable import listed
 from reprokit.core.version import VERSION
 from reprokit.gate import exact_resume, goldens, required_findings, variation_search
@@ -50,7 +51,6 @@ from reprokit.run import stragglers
 from reprokit.run.checkout_copy import PLACE, FreshCheckouts
 from reprokit.run.interruption import Interrupted, Interruption
 from reprokit.run.launcher_process import execute
-from reprokit.run.messages import say
 from reprokit.run.process import ExitStatus
 from reprokit.run.replay_plan import replay_plan
 from reprokit.run.rundirectory import next_directory, shown

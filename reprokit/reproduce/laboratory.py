@@ -12,6 +12,7 @@ import msgspec
 from reprokit import knowledge, patches, profiling
 from reprokit.core.difference import Verdict
 from reprokit.core.errors import ReprokitError
+from reprokit.core.messages import say, warn
 from reprokit.model.divergence import LocatedDivergence
 from reprokit.model.plan import KEEP_OUTPUTS, RECORD, Plan
 from reprokit.model.run import ProfilingFacts, timestamp
@@ -23,7 +24,6 @@ from reprokit.reproduce.diagnosis import CLOCK_FACT
 from reprokit.reproduce.journal import Attempt, Kind, Outcome, PatchOutcome
 from reprokit.run.interruption import Interruption
 from reprokit.run.launcher_process import execute
-from reprokit.run.messages import say, warn
 from reprokit.run.replay_plan import replay_plan
 from reprokit.run_files import findings as findings_file
 from reprokit.run_files import state_files

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from reprokit.core.errors import ReprokitError, reason
+from reprokit.core.messages import warn
 from reprokit.model.plan import Plan
 from reprokit.model.run import RunFile
 from reprokit.run.command import Command
 from reprokit.run.environment import PreloadPaths
-from reprokit.run.messages import warn
 from reprokit.run.process import Child, ExitStatus
 from reprokit.run.rundirectory import NewRun
 

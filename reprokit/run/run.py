@@ -18,20 +18,20 @@ from pathlib import Path
 import msgspec
 
 from reprokit.core import errors, native
+from reprokit.core.messages import say, warn
 from reprokit.core.version import VERSION
 from reprokit.model.plan import REPLAY, RUN, Plan, ReplayStart
 from reprokit.model.run import FAILED, FINISHED, RunFile, StartFiles
 from reprokit.run import command as commands
 from reprokit.run import environment as environments
-from reprokit.run import host, variables
+from reprokit.run import host
 from reprokit.run.command import Command
 from reprokit.run.environment import ChildEnvironment, PreloadPaths, preload_paths
-from reprokit.run.messages import say, warn
 from reprokit.run.part import Closing, Launch, Preparation, Watch
 from reprokit.run.parts import Parts
 from reprokit.run.process import Child, ExitStatus, LateSignals, ResourceUsage
 from reprokit.run.rundirectory import NewRun, remove
-from reprokit.run_files import rundir
+from reprokit.run_files import rundir, variables
 
 RESERVED = 128 << 10  # bytes: the size of run.json, environment.json and outputs.json of a usual run
 LITTLE = 64 << 10  # free bytes below which a disk counts as full

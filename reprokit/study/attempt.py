@@ -19,13 +19,13 @@ import msgspec
 
 from reprokit.core.difference import Difference, Side, Verdict
 from reprokit.core.errors import NothingComparable, ReprokitError
+from reprokit.core.messages import warn
 from reprokit.model.plan import RECORD, RUN, Plan, ReplayStart
 from reprokit.model.run import RunFile
 from reprokit.run import agent_lines
 from reprokit.run.interruption import WATCHED, Interrupted, Interruption
 from reprokit.run.kernel import end_with_parent
 from reprokit.run.launcher_process import LaunchResult, execute
-from reprokit.run.messages import warn
 from reprokit.run.replay_plan import replay_plan
 from reprokit.run_files import rundir
 from reprokit.run_files.rundir import RunDirectory

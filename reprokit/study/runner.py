@@ -16,10 +16,10 @@ from typing import Final
 import msgspec
 
 from reprokit.core.errors import BadStudy, CannotWriteRun, LaunchError, StudyChanged, StudyInProgress, StudyTooLarge
+from reprokit.core.messages import say, warn
 from reprokit.core.version import VERSION
 from reprokit.run import command as commands
 from reprokit.run import environment, host
-from reprokit.run.messages import say, warn
 from reprokit.run.rundirectory import home
 from reprokit.run_files import rundir
 from reprokit.run_files.home import home_of

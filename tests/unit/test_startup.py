@@ -26,13 +26,13 @@ main(sys.argv[1:])
 """
 
 BEFORE_RECORD = {
-    "_shim", "_shim.interface", "agent", "agent.script_api", "cli", "cli.groups",
-    "cli.main", "cli.options", "cli.output", "cli.record", "core", "core.bounds", "core.errors", "core.native",
+    "_shim", "_shim.interface", "agent", "agent.script_api", "cli", "cli.groups", "cli.main", "cli.options",
+    "cli.output", "cli.record", "core", "core.bounds", "core.errors", "core.messages", "core.native",
     "core.printable", "core.redaction", "core.untrusted_json", "core.version", "model", "model.outputs", "model.plan",
-    "model.run", "model.states", "run", "run.command", "run.environment", "run.host", "run.kernel", "run.messages",
-    "run.part", "run.parts", "run.parts.console", "run.parts.found_files", "run.parts.shim", "run.platform_support",
-    "run.process", "run.run", "run.rundirectory", "run.shim_plan", "run.supervisor", "run.variables", "run_files",
-    "run_files.home", "run_files.rundir", "run_files.unflushed",
+    "model.run", "model.states", "run", "run.command", "run.environment", "run.host", "run.kernel", "run.part",
+    "run.parts", "run.parts.console", "run.parts.found_files", "run.parts.shim", "run.platform_support",
+    "run.process", "run.run", "run.rundirectory", "run.shim_plan", "run.supervisor", "run_files", "run_files.home",
+    "run_files.rundir", "run_files.unflushed", "run_files.variables",
 }  # fmt: skip
 BEFORE_REPLAY = BEFORE_RECORD - {"cli.record", "run.parts.found_files"} | {
     "cli.replay", "entropy", "entropy.files", "entropy.pool", "entropy.profile", "run.capabilities",

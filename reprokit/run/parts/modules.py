@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from reprokit.core.messages import say
 from reprokit.model.plan import RECORD
 from reprokit.run import modules
-from reprokit.run.messages import say
 from reprokit.run.part import Closing, RunPart
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from reprokit.core.messages import say
 from reprokit.run import agent_lines
-from reprokit.run.messages import say
 from reprokit.run.part import Closing, RunPart
 
 

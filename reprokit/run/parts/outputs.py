@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from reprokit.core.messages import say
 from reprokit.model.outputs import OutputsFile
 from reprokit.model.run import ReplayOf
 from reprokit.run import outputs
-from reprokit.run.messages import say
 from reprokit.run.part import Closing, RunPart
 from reprokit.run_files import rundir
 from reprokit.run_files.rundir import RunDirectory

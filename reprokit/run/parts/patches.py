@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from reprokit.core.messages import warn
 from reprokit.run import run_patches
 from reprokit.run.command import Command
-from reprokit.run.messages import warn
 from reprokit.run.part import Closing, Launch, Preparation, RunPart
 from reprokit.run.run_patches import PreparedPatches
 

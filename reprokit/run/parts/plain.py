@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 
+from reprokit.core.messages import say
 from reprokit.model.states import not_loaded, off
-from reprokit.run.messages import say
 from reprokit.run.part import Closing, Launch, Preparation, RunPart
 from reprokit.run.rundirectory import remove, shown
 from reprokit.run_files import rundir

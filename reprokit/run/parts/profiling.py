@@ -8,13 +8,13 @@ from pathlib import Path
 
 import msgspec
 
+from reprokit.core.messages import say
 from reprokit.model.plan import Plan
 from reprokit.model.run import ProfilingFacts
 from reprokit.model.states import NOT_ASKED, ON
 from reprokit.run import environment, system_calls
 from reprokit.run.command import Command
 from reprokit.run.early_end import ENOUGH, STEPPED, EarlyEnd
-from reprokit.run.messages import say
 from reprokit.run.part import Closing, Launch, Preparation, RunPart, Watch
 from reprokit.run.process import GRACE, ExitStatus
 from reprokit.run.system_calls import SystemCalls

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from reprokit.core.messages import say
 from reprokit.run import environment, prove
 from reprokit.run.command import Command
-from reprokit.run.messages import say
 from reprokit.run.part import Closing, Launch, Preparation, RunPart
 from reprokit.run_files import rundir
 

@@ -18,10 +18,10 @@ import msgspec
 from msgspec.structs import replace
 
 from reprokit.core.errors import EXIT_STOPPED, reason
+from reprokit.core.messages import say, warn
 from reprokit.model.plan import Plan, RulesPlan
 from reprokit.run import environment
 from reprokit.run.early_end import ENOUGH, EarlyEnd
-from reprokit.run.messages import say, warn
 from reprokit.run.part import Closing, Launch, RunPart, Watch
 from reprokit.run.process import Child, ExitStatus
 from reprokit.run.user_commands import MAX_COMMANDS, NAP, UserCommands

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from reprokit.core.messages import say
 from reprokit.run import seeds
-from reprokit.run.messages import say
 from reprokit.run.part import Closing, Preparation, RunPart
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 
 from reprokit.core import errors
+from reprokit.core.messages import say, warn
 from reprokit.model import states
 from reprokit.model.plan import RECORD, REPLAY, past_tense
 from reprokit.model.states import WITHOUT_SUPERVISOR, Uncovered, off
 from reprokit.run import shim_plan
-from reprokit.run.messages import say, warn
 from reprokit.run.part import Closing, Launch, Preparation, RunPart, Watch
 from reprokit.run.process import Termination
 from reprokit.run.rundirectory import shown

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from reprokit.capture import files
 from reprokit.core.errors import RunExists
+from reprokit.core.messages import say
 from reprokit.core.printable import printable
 from reprokit.model.run import SnapshotFacts
-from reprokit.run.messages import say
 from reprokit.run.part import Closing, Launch, Preparation, RunPart, Watch
 from reprokit.run.process import Child
 from reprokit.run.rundirectory import shown

@@ -8,8 +8,8 @@ import sys
 import time
 from collections.abc import Iterable
 
+from reprokit.core.messages import warn
 from reprokit.model.plan import Plan
-from reprokit.run.messages import warn
 from reprokit.run.part import Closing, Launch, RunPart, Watch
 from reprokit.run.process import Child
 from reprokit.run.user_commands import spawn

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from reprokit.core.errors import CannotBegin, EngineUnusable, needed_for, reason
+from reprokit.core.messages import warn
 from reprokit.core.version import VERSION
-from reprokit.run.messages import warn
 from reprokit.study.description import Engine
 from reprokit.study.engines.worker import work
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from reprokit.core.errors import CannotBegin
+from reprokit.core.messages import say, warn
 from reprokit.run.interruption import Interrupted
-from reprokit.run.messages import say, warn
 from reprokit.run_files import rundir
 from reprokit.study.attempt import PairTask
 from reprokit.study.engines.engine import PairListener, Stop
