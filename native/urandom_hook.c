@@ -24,7 +24,7 @@
 #include <string.h>
 #include <sys/syscall.h>
 
-#include "hooks.h"
+#include "shim/hooks.h"
 
 /* ---- getrandom and its relatives ------------------------------------------------------------------- */
 

@@ -36,7 +36,7 @@ SECTION_HEADER_SIZE = 64
 MODES = {"record": 1, "replay": 2}
 POLICIES = {"strict": 1, "derive": 2, "live": 3}
 _PLAN = struct.Struct("<8sIIII32s512s512s512s256sIIIIqI64sI4QII2QIIqqq8x")
-_RANKS = {  # as in native/identity.c: variables, and what tells their launch from another one
+_RANKS = {  # as in native/shim/identity/identity.c: variables, and what tells their launch from another one
     "RANK": "",
     "JAX_PROCESS_ID": "",
     "TF_CONFIG": "",
@@ -191,7 +191,7 @@ def _step(value: int, word: int) -> int:
 
 
 def check_in_python(data: bytes, seed: int = 0) -> int:
-    """Return the check of entropy files (native/check.c), where the shim cannot be loaded."""
+    """Return the check of entropy files (native/recorder/check.c), where the shim cannot be loaded."""
     size = len(data)
     words = [int.from_bytes(data[i : i + 8], "little") for i in range(0, size, 8)]
     value = seed ^ size * _K2 & _MASK

@@ -3,7 +3,7 @@
  * At a step none of this is in the CPU's caches, so the amount of code and memory that it touches decides its speed. */
 #include <string.h>
 
-#include "step.h"
+#include "python/step.h"
 
 #define DEFINE_NAME(name, text) PyObject *name_of_##name;
 NAMES(DEFINE_NAME)

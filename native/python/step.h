@@ -8,7 +8,7 @@
 #include <Python.h>
 #include <stdbool.h>
 
-#include "../trail/trail.h"
+#include "trail/trail.h"
 
 #define NAMES(NAME)                      \
     NAME(grad, "grad")                   \

@@ -1,7 +1,7 @@
 /* trail.c - writes a step of the trail by one call from Python. */
 #include <string.h>
 
-#include "step.h"
+#include "python/step.h"
 
 #define MAX_AXES    16
 #define MAX_TENSORS 8 /* maximum tensors of a batch that are folded one by one */

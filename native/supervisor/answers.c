@@ -11,7 +11,7 @@
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 
-#include "supervisor.h"
+#include "supervisor/supervisor.h"
 
 #define PIECE        (1u << 20)
 #define KNOWN_FLAGS  7u /* GRND_NONBLOCK, GRND_RANDOM, GRND_INSECURE */

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/syscall.h>
 
-#include "supervisor.h"
+#include "supervisor/supervisor.h"
 
 #define PATH (RK_RUN_PATH + 128)
 

@@ -14,7 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "supervisor.h"
+#include "supervisor/supervisor.h"
 
 #define FIRST_ADDRESS UINT64_C(0x2e0000000000)
 #define SLOTS         1024

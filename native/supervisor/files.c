@@ -10,8 +10,8 @@
 #include <string.h>
 #include <sys/syscall.h>
 
-#include "../names.h"
-#include "supervisor.h"
+#include "recorder/names.h"
+#include "supervisor/supervisor.h"
 
 #define WHOLE (PATH_MAX + 64)
 

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-#include "supervisor.h"
+#include "supervisor/supervisor.h"
 
 #define PARTS       64
 #define ENVIRONMENT (4u << 20)  /* maximum bytes that are read */

@@ -6,7 +6,7 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
-#include "supervisor.h"
+#include "supervisor/supervisor.h"
 
 #define PAGE UINT64_C(4096)
 

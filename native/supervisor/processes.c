@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-#include "supervisor.h"
+#include "supervisor/supervisor.h"
 
 #define BUCKETS 4096
 #define DEPTH   64    /* maximum ancestors without a request that are added */

@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "supervisor.h"
+#include "supervisor/supervisor.h"
 
 #ifndef SYS_close_range
 #define SYS_close_range 436

@@ -23,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "supervisor.h"
+#include "supervisor/supervisor.h"
 
 #ifndef SECCOMP_IOCTL_NOTIF_SET_FLAGS
 #define SECCOMP_IOCTL_NOTIF_SET_FLAGS      SECCOMP_IOW(4, __u64)

@@ -5,7 +5,7 @@
 #include <linux/seccomp.h>
 #include <sys/ioctl.h>
 
-#include "../internal.h"
+#include "recorder/internal.h"
 
 #define RANGE (UINT64_C(32) << 30) /* of addresses, for the mappings of one program's file and profile */
 

@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#include "trail.h"
+#include "trail/trail.h"
 
 _Static_assert(sizeof(struct rkt_head) == 512, "the layout of a trail's head");
 _Static_assert(sizeof(struct rkt_chunk) == 64, "the layout of a chunk's head");

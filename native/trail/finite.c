@@ -2,7 +2,7 @@
  *
  * It uses no arithmetic, so that rounding, flushing to zero and exception masks do not matter. Compilers can vectorize
  * the loops, which then run at memory speed. */
-#include "trail.h"
+#include "trail/trail.h"
 
 /* A number is not finite if its bits under the mask are `bits`. */
 struct format {

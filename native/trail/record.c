@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#include "trail.h"
+#include "trail/trail.h"
 
 #define FIRST_STEPS   64
 #define LARGEST_STEPS 16384

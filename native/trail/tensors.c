@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#include "trail.h"
+#include "trail/trail.h"
 
 #define SHARDS 1000000 /* limit of the digits in a name */
 #define BLOCK  4096u

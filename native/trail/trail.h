@@ -6,8 +6,8 @@
 #ifndef REPROKIT_TRAIL_H
 #define REPROKIT_TRAIL_H
 
-#include "../internal.h"
-#include "digest.h"
+#include "recorder/internal.h"
+#include "trail/digest.h"
 
 #define RKT_ABI         9
 #define RKT_FORMAT      4

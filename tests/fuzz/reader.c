@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../../native/internal.h"
+#include "recorder/internal.h"
 
 #define PAGE     4096
 #define LARGEST  8192 /* room for an answer */
