@@ -136,7 +136,7 @@ __attribute__((visibility("hidden"))) long rk_syscall_early(long number, long a,
 }
 
 /* In assembly, as the child of a syscall(SYS_clone, ...) returns on another stack: all numbers but getrandom's, and
- * those in rk_diverted (clock.c), are a jump to libc without a frame of the shim. */
+ * those in rk_diverted (syscalls.c), are a jump to libc without a frame of the shim. */
 #if defined(__x86_64__)
 __asm__(".text\n.globl syscall\n.type syscall, @function\n"
         "syscall:\n"
@@ -250,4 +250,35 @@ RK_EXPORT uint64_t rk_thread_local_new64(void) {
     }
     thread->last_id = rk_check(&thread->last_id, sizeof(thread->last_id), 0);
     return thread->last_id;
+}
+
+/* ---- what Python calls -------------------------------------------------------------------------------------- */
+
+RK_EXPORT uint32_t reprokit_abi(void) { return RK_ABI; }
+
+static int copy_name(char *text, uint64_t size, const char *name) {
+    if (size) rk_append(text, size, 0, name ? name : "");
+    return name != NULL;
+}
+
+RK_EXPORT int reprokit_process_identity(char *text, uint64_t size) {
+    if (!rk_active()) return copy_name(text, size, NULL);
+    rk_process_check();
+    return copy_name(text, size, rk_identity);
+}
+
+RK_EXPORT int reprokit_thread_identity(char *text, uint64_t size) {
+    if (!rk_active()) return copy_name(text, size, NULL);
+    rk_process_check();
+    return copy_name(text, size, rk_thread_check()->identity);
+}
+
+/* Returns a hash that is never 0 of a text, and 0 without one. */
+static uint32_t hash_or_zero(const char *text) { return text ? (uint32_t)rk_check(text, strlen(text), 0) | 1 : 0; }
+
+RK_EXPORT void reprokit_call_site(const char *lines, const char *files, const char *sources) {
+    if (!rk_active()) return;
+    rk_process_check();
+    rk_thread_check()->place = (struct rk_call_site){
+        .lines = hash_or_zero(lines), .files = hash_or_zero(files), .sources = hash_or_zero(sources)};
 }

@@ -298,9 +298,6 @@ static ssize_t answer_replayed(struct rk_thread *thread, struct rk_stream *strea
     return (ssize_t)given;
 }
 
-/* A supervisor reads no clock. */
-__attribute__((weak)) void rk_calendar_repair(struct rk_thread *thread) { (void)thread; }
-
 /* Repairs the streams of requests that a signal handler left by siglongjmp: their frames are no longer on the stack. */
 static void repair_abandoned(struct rk_thread *thread, const char *frame) {
     stack_t alternate = {0};

@@ -328,13 +328,19 @@ extern bool rk_is_forked; /* this process was forked and has executed no program
 int rk_pool_find(const char *directory, uint64_t hash, uint32_t number, uint64_t *offset);
 uint8_t *rk_pool_take(const char *directory, uint64_t hash, uint32_t *number);
 
-/* ---- record.c: this process's file ------------------------------------------------------------- */
+/* ---- file.c -------------------------------------------------------------------------------------- */
 
 uint64_t rk_identity_hash(void);
 void rk_entropy_path(char *path, size_t size, const char *directory, uint64_t hash, uint32_t number,
                      const char *ending);
-void rk_share_request(const struct rk_thread *thread);
+void rk_entropy_directory(char path[RK_RUN_PATH + 16]);                               /* of this run */
+void rk_file_path(char *path, size_t size, uint32_t incarnation, const char *ending); /* of a file of this process */
 void rk_keep(const void *start, uint64_t size);
+void rk_give_up(enum rk_reason reason, int error);
+
+/* ---- record.c: this process's file ------------------------------------------------------------- */
+
+void rk_share_request(const struct rk_thread *thread);
 bool rk_file_ready(void); /* creates the file at the first request */
 bool rk_stream_open(struct rk_stream *stream, const char *identity);
 struct rk_site *rk_stream_site(struct rk_thread *thread, struct rk_stream *stream, const void *caller);
@@ -349,7 +355,6 @@ void rk_commit(struct rk_stream *stream, enum rk_tag tag, uint64_t length);
 /* The same of at most 7 bytes, given as the low ones of a word: there must be room for 12 bytes at stream->at. */
 void rk_commit_word(struct rk_stream *stream, enum rk_tag tag, uint64_t word, uint64_t length);
 void rk_stream_repair(struct rk_stream *stream); /* after siglongjmp out of a request */
-void rk_give_up(enum rk_reason reason, int error);
 
 /* ---- profile.c: the recorded file of this process ------------------------------------------------- */
 
@@ -477,6 +482,7 @@ void rk_modules_before_fork(void);
 void rk_tell_lost(enum rk_lost reason, const char *identity);
 void rk_clock_reader(const void *caller);
 void rk_uncovered(const char *word); /* reports a source that the shim could not hook */
+bool rk_append_to_modules(const char *lines, size_t length);
 void rk_cpuid_start(void);
 
 /* ---- children.c ------------------------------------------------------------------------------------ */
@@ -518,6 +524,11 @@ int rk_show_times(int result, struct stat *status, const char *path, const void 
 #define RK_LATEST INT64_C(4000000000000000000) /* nanoseconds since 1970: larger numbers mean "for ever" */
 
 int64_t rk_clock_now(int id); /* nanoseconds of the kernel's clock */
+
+struct timespec;
+/* Converts a deadline of the program to the kernel's clock; moved: room for it. */
+const struct timespec *rk_deadline(const struct timespec *given, struct timespec *moved, const void *caller);
+long rk_syscall_time(long number, long a, long b, long result, const void *caller);
 
 #define RK_DIVERTED       512 /* syscall() looks up numbers below this */
 #define RK_SYS_PIDFD_OPEN 434 /* of Linux 5.3, on every processor */

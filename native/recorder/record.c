@@ -19,11 +19,6 @@
 #define PAGE           UINT64_C(4096)
 #define SMALLEST_REST  256 /* bytes left in a window that are still used for a chunk */
 
-/* Keeps a mapping out of forked children, which neither need it nor pay for it. */
-void rk_keep(const void *start, uint64_t size) {
-    rk_call(SYS_madvise, (long)start, (long)size, MADV_DONTFORK, 0, 0, 0);
-}
-
 static void share_with_child(const void *start, const void *end) {
     uintptr_t from = (uintptr_t)start & ~(uintptr_t)(PAGE - 1);
     uintptr_t to = ((uintptr_t)end + PAGE - 1) & ~(uintptr_t)(PAGE - 1);
@@ -38,50 +33,6 @@ void rk_share_request(const struct rk_thread *thread) {
     if (process->file) share_with_child(process->file, process->file + 1);
     if (process->profile) share_with_child(process->profile, process->profile + process->profile_size);
     if (process->slots) share_with_child(process->slots, process->slots + RK_STREAMS_MOST);
-}
-
-void rk_entropy_path(char *path, size_t size, const char *directory, uint64_t hash, uint32_t number,
-                     const char *ending) {
-    size_t length = rk_append(path, size, 0, directory);
-    length = rk_append(path, size, length, "/");
-    length = rk_append_hex(path, size, length, hash);
-    length = rk_append(path, size, length, "-");
-    length = rk_append_number(path, size, length, number);
-    rk_append(path, size, length, ending);
-}
-
-uint64_t rk_identity_hash(void) { return rk_check(rk_identity, strlen(rk_identity), 0); }
-
-static void directory_path(char path[RK_RUN_PATH + 16]) {
-    rk_append(path, RK_RUN_PATH + 16, rk_append(path, RK_RUN_PATH + 16, 0, rk_run), "/entropy");
-}
-
-static void file_path(char *path, size_t size, uint32_t incarnation, const char *ending) {
-    char directory[RK_RUN_PATH + 16];
-    directory_path(directory);
-    rk_entropy_path(path, size, directory, rk_identity_hash(), incarnation, ending);
-}
-
-/* Notes in the run directory that this process is no longer recorded. Without an entropy file the reason is the name
- * of an empty file, which needs no block of the disk. */
-void rk_give_up(enum rk_reason reason, int error) {
-    if (rk_process->file) {
-        if (rk_process->file->gave_up == RK_REASON_NONE) {
-            rk_process->file->gave_up_errno = (uint32_t)error;
-            rk_process->file->gave_up = reason;
-        }
-        return;
-    }
-    char path[RK_RUN_PATH + 96], ending[64];
-    size_t length = rk_append(ending, sizeof(ending), 0, "-");
-    length = rk_append_number(ending, sizeof(ending), length, reason);
-    length = rk_append(ending, sizeof(ending), length, "-");
-    length = rk_append_number(ending, sizeof(ending), length, (uint64_t)error);
-    rk_append(ending, sizeof(ending), length, ".lost");
-    file_path(path, sizeof(path), (uint32_t)rk_process->pid, ending);
-    int fd = rk_open(path, O_WRONLY | O_CREAT, 0600);
-    if (fd < 0) rk_tell_lost(RK_LOST_FILE, rk_identity);
-    if (fd >= 0) rk_close(fd);
 }
 
 /* Writes the head, its magic last: a reader of a slot takes the magic as proof of the rest. */
@@ -152,7 +103,7 @@ static int add_window(int fd, uint64_t size, bool large) {
 static bool is_in_pool(uint32_t incarnation) {
     char directory[RK_RUN_PATH + 16];
     uint64_t offset;
-    directory_path(directory);
+    rk_entropy_directory(directory);
     int fd = rk_pool_find(directory, rk_identity_hash(), incarnation, &offset);
     if (fd >= 0) rk_close(fd);
     return fd >= 0;
@@ -163,7 +114,7 @@ static int link_under_free_name(const char *temporary, struct rk_file *file) {
     char path[RK_RUN_PATH + 96];
     for (uint32_t incarnation = 0;; incarnation++) {
         write_head(file, incarnation);
-        file_path(path, sizeof(path), incarnation, ".entropy");
+        rk_file_path(path, sizeof(path), incarnation, ".entropy");
         long error = rk_link(temporary, path);
         if (error == -EPERM || error == -EOPNOTSUPP) /* a file system without links */
             error = rk_rename(temporary, path);
@@ -186,7 +137,7 @@ static void publish_file(struct rk_file *file, uint32_t incarnation) {
 static bool use_pool_slot(void) {
     char directory[RK_RUN_PATH + 16];
     uint32_t incarnation;
-    directory_path(directory);
+    rk_entropy_directory(directory);
     bool is_small = rk_is_forked || __atomic_load_n(&rk_process->prefers_slot, __ATOMIC_RELAXED);
     uint8_t *slot = is_small ? rk_pool_take(directory, rk_identity_hash(), &incarnation) : NULL;
     if (!slot) return false;
@@ -204,7 +155,7 @@ static int make_file(void) {
     rk_process->in_slot = 0;
     if (use_pool_slot()) return 0;
     char temporary[RK_RUN_PATH + 96];
-    file_path(temporary, sizeof(temporary), (uint32_t)rk_process->pid, ".new");
+    rk_file_path(temporary, sizeof(temporary), (uint32_t)rk_process->pid, ".new");
     int fd = rk_open(temporary, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);
     if (fd < 0) return -fd;
     int error = add_window(fd, rk_plan.keyed && !rk_plan.calendar ? RK_HEAD : FIRST_WINDOW, false);
@@ -240,7 +191,7 @@ bool rk_file_ready(void) {
 /* Opens the file that the windows map: of a process with a slot, the file that follows the slot. */
 static int open_file(void) {
     char path[RK_RUN_PATH + 96];
-    file_path(path, sizeof(path), rk_process->incarnation, rk_process->in_slot ? RK_REST : ".entropy");
+    rk_file_path(path, sizeof(path), rk_process->incarnation, rk_process->in_slot ? RK_REST : ".entropy");
     return rk_open(path, O_RDWR | O_NOFOLLOW | (rk_process->in_slot ? O_CREAT : 0), 0600);
 }
 

@@ -1,51 +1,12 @@
-/* site.c - call sites: which module makes a request, and which modules' requests are withheld (fresh, not recorded). */
-#include <dlfcn.h>
+/* site.c - call sites: which modules' requests are withheld (fresh, not recorded), or are told the real time. */
 #include <fcntl.h>
 #include <limits.h>
-#include <link.h>
 #include <string.h>
 #include <sys/syscall.h>
 
 #include "recorder/internal.h"
 
-#ifdef DLFO_STRUCT_HAS_EH_DBASE
-#pragma weak _dl_find_object
-#endif
-
 uint32_t rk_unloads;
-
-struct search {
-    uintptr_t address;
-    const char *name;
-    uintptr_t base;
-};
-
-static int visit(struct dl_phdr_info *info, size_t size, void *data) {
-    (void)size;
-    struct search *search = data;
-    for (int i = 0; i < info->dlpi_phnum; i++) {
-        uintptr_t start = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
-        if (info->dlpi_phdr[i].p_type != PT_LOAD || search->address - start >= info->dlpi_phdr[i].p_memsz) continue;
-        search->name = info->dlpi_name;
-        search->base = info->dlpi_addr;
-        return 1;
-    }
-    return 0;
-}
-
-__attribute__((weak)) const char *rk_module(const void *address, uint64_t *offset) {
-    struct search search = {.address = (uintptr_t)address, .name = "", .base = 0};
-#ifdef DLFO_STRUCT_HAS_EH_DBASE /* glibc >= 2.35 offers the lookup that takes no lock */
-    struct dl_find_object found;
-    if (_dl_find_object && _dl_find_object((void *)address, &found) == 0) {
-        *offset = (uintptr_t)address - found.dlfo_link_map->l_addr;
-        return found.dlfo_link_map->l_name;
-    }
-#endif
-    dl_iterate_phdr(visit, &search);
-    *offset = search.address - search.base;
-    return search.name;
-}
 
 const char *rk_executable = "/proc/self/exe";
 static char forked_program[PATH_MAX];
@@ -156,8 +117,6 @@ bool rk_python_keeps_real_time(const char *path, int depth) {
         if (strstr(path, packages[i])) return true;
     return depth == 0 && strstr(path, "/reprokit/agent/");
 }
-
-__attribute__((weak)) bool rk_is_go(void) { return false; }
 
 static bool is_of_java(const char *module) {
     const char *name = base_name(module);

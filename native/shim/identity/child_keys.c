@@ -163,16 +163,6 @@ static void make_keys(struct rk_child *child, const char *file, char *const argu
 
 static uint64_t hash_of(const char *text) { return rk_check(text, strlen(text), 0); }
 
-/* Returns a hash that is never 0 of a text, and 0 without one. */
-static uint32_t hash_or_zero(const char *text) { return text ? (uint32_t)hash_of(text) | 1 : 0; }
-
-RK_EXPORT void reprokit_call_site(const char *lines, const char *files, const char *sources) {
-    if (!rk_active()) return;
-    rk_process_check();
-    rk_thread_check()->place = (struct rk_call_site){
-        .lines = hash_or_zero(lines), .files = hash_or_zero(files), .sources = hash_or_zero(sources)};
-}
-
 /* ---- matching -------------------------------------------------------------------------------------------------- */
 
 /* From the strictest rule on: the same arguments, also if another thread of a pool started the child; other numbers

@@ -15,31 +15,7 @@
 #define MADV_WIPEONFORK 18
 #endif
 
-struct rk_process *rk_process;
-char rk_identity[RK_IDENTITY];
 char rk_ranks[512];
-uint32_t rk_generation;
-__thread struct rk_thread rk_thread __attribute__((tls_model("initial-exec")));
-
-void rk_thread_name(char *text, const char *creator, uint32_t number) {
-    size_t length = rk_append(text, RK_IDENTITY, 0, creator);
-    length = rk_append(text, RK_IDENTITY, length, ".");
-    rk_append_number(text, RK_IDENTITY, length, number);
-    rk_shorten(text);
-}
-
-void rk_child_identity(char *text, const struct rk_thread *thread, uint32_t number) {
-    size_t length = rk_append(text, RK_IDENTITY, 0, rk_identity);
-    length = rk_append(text, RK_IDENTITY, length, "/");
-    if (strcmp(thread->identity, "m") != 0) {
-        /* Leaves room for the number: 200 + 1 + 40 + 1 + 10 < 256. */
-        size_t name = strlen(thread->identity);
-        length = rk_append(text, RK_IDENTITY, length, thread->identity + (name > 40 ? name - 40 : 0));
-        length = rk_append(text, RK_IDENTITY, length, ":");
-    }
-    rk_append_number(text, RK_IDENTITY, length, number);
-    rk_shorten(text);
-}
 
 /* Variables in which launchers set a rank, frameworks before process managers: torchrun, JAX, horovodrun, Open MPI,
  * MVAPICH, PMIx, MPICH, PALS, Slurm. TF_CONFIG is JSON. `launch` tells the ranks of one launch from equal ones of
@@ -229,23 +205,4 @@ struct rk_thread *rk_thread_check(void) {
     rk_append_number(thread->identity, sizeof(thread->identity), length, number);
     rk_thread_begins(rk_process, thread->identity);
     return thread;
-}
-
-bool rk_is_another_process(void) { return rk_getpid() != rk_process->pid; }
-
-static int copy_name(char *text, uint64_t size, const char *name) {
-    if (size) rk_append(text, size, 0, name ? name : "");
-    return name != NULL;
-}
-
-RK_EXPORT int reprokit_process_identity(char *text, uint64_t size) {
-    if (!rk_active()) return copy_name(text, size, NULL);
-    rk_process_check();
-    return copy_name(text, size, rk_identity);
-}
-
-RK_EXPORT int reprokit_thread_identity(char *text, uint64_t size) {
-    if (!rk_active()) return copy_name(text, size, NULL);
-    rk_process_check();
-    return copy_name(text, size, rk_thread_check()->identity);
 }

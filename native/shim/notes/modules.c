@@ -17,7 +17,6 @@
 
 #define INPUT  (4 * PATH_MAX + 4096) /* size of a line of maps, whose path may be escaped */
 #define OUTPUT (64u << 10)
-#define MOST   (16u << 20) /* bytes of modules.paths */
 
 struct listing {
     size_t unparsed, length;
@@ -30,22 +29,8 @@ static int loader_pid; /* process id of the started program, not of a fork: only
 static uint64_t
     listed_set; /* loaded_set() when this process, or the one that it was forked from, listed its modules last */
 
-static bool append_to_file(const char *lines, size_t length) {
-    char file[RK_RUN_PATH + 32];
-    if (!*rk_run) return false; /* a test that is linked with the shim */
-    size_t n = rk_append(file, sizeof(file), 0, rk_run);
-    rk_append(file, sizeof(file), n, "/modules.paths");
-    int fd = rk_open(file, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW, 0600);
-    if (fd < 0) return false;
-    long end = rk_call(SYS_lseek, fd, 0, SEEK_END, 0, 0, 0), written = 0;
-    if (end >= 0 && (uint64_t)end + length <= MOST && rk_within_limit((uint64_t)end + length))
-        written = rk_call(SYS_write, fd, (long)lines, (long)length, 0, 0, 0);
-    rk_close(fd);
-    return written == (long)length;
-}
-
 static void flush(struct listing *listing) {
-    if (listing->length && !append_to_file(listing->output, listing->length)) listing->failed = true;
+    if (listing->length && !rk_append_to_modules(listing->output, listing->length)) listing->failed = true;
     listing->length = 0;
 }
 
@@ -184,22 +169,6 @@ static void at_end(void) {
 }
 
 void rk_modules_start(void) { loader_pid = rk_getpid(); }
-
-void rk_uncovered(const char *word) {
-    char line[64];
-    size_t length = rk_append(line, sizeof(line), 0, word);
-    append_to_file(line, rk_append(line, sizeof(line), length, "\n"));
-}
-
-/* "clock PATH": native code that reads the time of day, and may seed itself from it. */
-void rk_clock_reader(const void *caller) {
-    char line[PATH_MAX + 16], program[PATH_MAX];
-    uint64_t offset;
-    const char *module = rk_module(caller, &offset);
-    size_t length = rk_append(line, sizeof(line), 0, "clock ");
-    length = rk_append(line, sizeof(line), length, *module ? module : rk_program(program));
-    if (!memchr(line, '\n', length)) append_to_file(line, rk_append(line, sizeof(line), length, "\n"));
-}
 
 __attribute__((destructor)) static void destructor(void) { at_end(); }
 

@@ -18,7 +18,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "recorder/internal.h"
+#include "shim/hooks.h"
 
 #define SECOND      INT64_C(1000000000)
 #define TOLERANCE   (5 * SECOND)
@@ -37,6 +37,12 @@ enum rk_next { NEXT_UNKNOWN = 0, NEXT_KNOWN, NEXT_NONE };
 
 /* Of the time told last in this process, or before it was forked; 0: none was told. */
 static int64_t newest_ahead;
+
+int64_t rk_clock_now(clockid_t id) {
+    struct timespec time = {0};
+    RK_REAL(clock_gettime)(id, &time);
+    return (int64_t)time.tv_sec * SECOND + time.tv_nsec;
+}
 
 /* ---- record ------------------------------------------------------------------------------------------------------ */
 

@@ -7,7 +7,6 @@
  * A plan may also shift the time: then every time of day is later, and deadlines are earlier, by the same amount.
  */
 #include <errno.h>
-#include <linux/futex.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -47,12 +46,6 @@ static bool is_on(const void *caller) {
 }
 
 /* ---- the time of day ----------------------------------------------------------------------------- */
-
-int64_t rk_clock_now(clockid_t id) {
-    struct timespec time = {0};
-    RK_REAL(clock_gettime)(id, &time);
-    return (int64_t)time.tv_sec * SECOND + time.tv_nsec;
-}
 
 /* Returns whether reads of this thread are not recorded: frameworks have threads that read as often as they like. */
 static bool is_foreign(uint32_t place) {
@@ -120,7 +113,7 @@ static int64_t program_time(const void *caller) {
 }
 
 /* Converts a deadline to the kernel's clock. Monotonic deadlines are unchanged: condition variables may use either. */
-static const struct timespec *deadline(const struct timespec *given, struct timespec *moved, const void *caller) {
+const struct timespec *rk_deadline(const struct timespec *given, struct timespec *moved, const void *caller) {
     if (!given || !rk_active() || !is_time_changed() || rk_plan.mode != RK_MODE_REPLAY || given->tv_sec < SMALLEST ||
         given->tv_sec > RK_LATEST / SECOND || given->tv_nsec < 0 || given->tv_nsec >= SECOND)
         return given;
@@ -133,7 +126,7 @@ static const struct timespec *deadline(const struct timespec *given, struct time
 #define UNTIL(name, parameters, ...)                                                         \
     RK_EXPORT int name parameters {                                                          \
         struct timespec moved;                                                               \
-        const struct timespec *until = deadline(given, &moved, RK_CALLER());                 \
+        const struct timespec *until = rk_deadline(given, &moved, RK_CALLER());              \
         return RK_REAL(name) ? rk_real_##name(__VA_ARGS__) : ENOSYS; /* not in every libc */ \
     }
 UNTIL(sem_timedwait, (sem_t *restrict semaphore, const struct timespec *restrict given), semaphore, until)
@@ -164,7 +157,7 @@ UNTIL(mtx_timedlock, (mtx_t *restrict mutex, const struct timespec *restrict giv
 
 RK_EXPORT int clock_nanosleep(clockid_t id, int flags, const struct timespec *request, struct timespec *rest) {
     struct timespec moved;
-    const struct timespec *until = flags & TIMER_ABSTIME ? deadline(request, &moved, RK_CALLER()) : request;
+    const struct timespec *until = flags & TIMER_ABSTIME ? rk_deadline(request, &moved, RK_CALLER()) : request;
     return RK_REAL(clock_nanosleep)(id, flags, until, rest);
 }
 
@@ -173,7 +166,7 @@ RK_EXPORT int clock_nanosleep(clockid_t id, int flags, const struct timespec *re
     RK_EXPORT int name(timer_type timer, int flags, const struct itimerspec *when, struct itimerspec *before) { \
         struct itimerspec moved = {{0}, {0}};                                                                   \
         const struct timespec *until =                                                                          \
-            when && flags & TIMER_ABSTIME ? deadline(&when->it_value, &moved.it_value, RK_CALLER()) : NULL;     \
+            when && flags & TIMER_ABSTIME ? rk_deadline(&when->it_value, &moved.it_value, RK_CALLER()) : NULL;  \
         if (until == &moved.it_value) moved.it_interval = when->it_interval, when = &moved;                     \
         __typeof__(name) *real = RK_REAL(name);                                                                 \
         if (RK_UNLIKELY(!real)) real = rk_librt(#name); /* before glibc 2.34 */                                 \
@@ -184,88 +177,8 @@ RINGS(timer_settime, timer_t)
 
 /* ---- the same by syscall() ----------------------------------------------------------------------- */
 
-/* Returns whether a futex operation's fourth argument is a deadline by the time of day. */
-static bool waits_until(long operation) {
-    long command = operation & FUTEX_CMD_MASK;
-    if (command == FUTEX_LOCK_PI) return true;
-    return operation & FUTEX_CLOCK_REALTIME && (command == FUTEX_WAIT_BITSET || command == FUTEX_WAIT_REQUEUE_PI);
-}
-
-enum {
-    ANSWERED = 1,     /* by the shim, or with another deadline */
-    TAKES_FIRST = 2,  /* a process id as its first argument */
-    TAKES_SECOND = 4, /* as its second */
-    PLACES = 8,       /* gives a file a name */
-    DEVICE = 16,      /* opens or reads a file, which may be the device */
-    TIME = 32,        /* tells the time of day */
-};
-
-/* What to do for each system call number. The assembly in urandom_hook.c reads this table. */
-__attribute__((visibility("hidden"))) const uint8_t rk_diverted[RK_DIVERTED] = {
-    [SYS_read] = DEVICE,
-    [SYS_pread64] = DEVICE,
-    [SYS_openat] = DEVICE,
-#ifdef SYS_open
-    [SYS_open] = DEVICE,
-#endif
-    [SYS_futex] = ANSWERED,
-    [SYS_clock_gettime] = TIME,
-    [SYS_gettimeofday] = TIME,
-#ifdef SYS_time
-    [SYS_time] = TIME,
-#endif
-    [SYS_getpid] = ANSWERED,
-    [SYS_getppid] = ANSWERED,
-    [SYS_gettid] = ANSWERED,
-    [SYS_kill] = TAKES_FIRST,
-    [SYS_tkill] = TAKES_FIRST,
-    [SYS_tgkill] = TAKES_FIRST | TAKES_SECOND,
-    [SYS_rt_sigqueueinfo] = TAKES_FIRST,
-    [SYS_rt_tgsigqueueinfo] = TAKES_FIRST | TAKES_SECOND,
-    [SYS_getpgid] = TAKES_FIRST,
-    [SYS_setpgid] = TAKES_FIRST | TAKES_SECOND,
-    [SYS_getsid] = TAKES_FIRST,
-    [SYS_wait4] = TAKES_FIRST,
-    [SYS_sched_setaffinity] = TAKES_FIRST,
-    [SYS_sched_getaffinity] = TAKES_FIRST,
-    [SYS_sched_setscheduler] = TAKES_FIRST,
-    [SYS_sched_getscheduler] = TAKES_FIRST,
-    [SYS_sched_setparam] = TAKES_FIRST,
-    [SYS_sched_getparam] = TAKES_FIRST,
-    [SYS_sched_setattr] = TAKES_FIRST,
-    [SYS_sched_getattr] = TAKES_FIRST,
-    [SYS_sched_rr_get_interval] = TAKES_FIRST,
-    [SYS_setpriority] = TAKES_SECOND,
-    [SYS_getpriority] = TAKES_SECOND,
-    [SYS_ioprio_set] = TAKES_SECOND,
-    [SYS_ioprio_get] = TAKES_SECOND,
-    [SYS_prlimit64] = TAKES_FIRST,
-    [SYS_process_vm_readv] = TAKES_FIRST,
-    [SYS_process_vm_writev] = TAKES_FIRST,
-    [SYS_ptrace] = TAKES_SECOND,
-    [SYS_perf_event_open] = TAKES_SECOND,
-    [SYS_move_pages] = TAKES_FIRST,
-    [SYS_migrate_pages] = TAKES_FIRST,
-    [SYS_get_robust_list] = TAKES_FIRST,
-    [SYS_kcmp] = TAKES_FIRST | TAKES_SECOND,
-    [RK_SYS_PIDFD_OPEN] = TAKES_FIRST,
-#ifdef SYS_rename
-    [SYS_rename] = PLACES,
-    [SYS_link] = PLACES,
-    [SYS_symlink] = PLACES,
-    [SYS_unlink] = PLACES,
-#endif
-#ifdef SYS_renameat
-    [SYS_renameat] = PLACES,
-#endif
-    [SYS_renameat2] = PLACES,
-    [SYS_linkat] = PLACES,
-    [SYS_symlinkat] = PLACES,
-    [SYS_unlinkat] = PLACES,
-};
-
 /* Replaces what a system call has told of the time of day. The kernel was asked first, as it checks the address. */
-static long tell_time(long number, long a, long b, long result, const void *caller) {
+long rk_syscall_time(long number, long a, long b, long result, const void *caller) {
     bool is_clock = number == SYS_clock_gettime && is_time_of_day((clockid_t)a) && b;
     bool is_day = number == SYS_gettimeofday && a;
 #ifdef SYS_time
@@ -276,19 +189,4 @@ static long tell_time(long number, long a, long b, long result, const void *call
     if (is_clock) set_timespec((struct timespec *)b, time);
     if (is_day) *(struct timeval *)a = (struct timeval){time / SECOND, time % SECOND / 1000};
     return 0;
-}
-
-/* std::future and abseil wait by syscall(SYS_futex, ...); many ask for their thread by SYS_gettid. */
-__attribute__((visibility("hidden"))) long rk_syscall_diverted(long number, long a, long b, long c, long d, long e,
-                                                               long f) {
-    struct timespec moved;
-    long id;
-    if (rk_diverted[number] & PLACES) return rk_syscall_placed(number, a, b, c, d, e);
-    if (rk_diverted[number] & DEVICE) return rk_syscall_device(number, a, b, c, d, e, f, RK_CALLER());
-    if (rk_diverted[number] & ANSWERED && rk_syscall_pid(number, RK_CALLER(), &id)) return id;
-    if (rk_diverted[number] & TAKES_FIRST) a = rk_real_pid((pid_t)a);
-    if (rk_diverted[number] & TAKES_SECOND) b = rk_real_pid((pid_t)b);
-    if (number == SYS_futex && waits_until(b)) d = (long)deadline((const struct timespec *)d, &moved, RK_CALLER());
-    long result = RK_REAL(syscall)(number, a, b, c, d, e, f);
-    return rk_diverted[number] & TIME ? tell_time(number, a, b, result, RK_CALLER()) : result;
 }

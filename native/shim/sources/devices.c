@@ -214,7 +214,7 @@ RK_EXPORT int creat64(const char *path, mode_t mode) {
 /* Uses the program's own fstat to confirm marks, which saves one: Python calls it for each file that it opens. */
 #define FSTAT(name, type)                                                                                       \
     RK_EXPORT int name(int fd, struct type *status) {                                                           \
-        int result = RK_REAL(name) ? rk_real_##name(fd, status) : (int)syscall(SYS_fstat, fd, status);          \
+        int result = RK_REAL(name) ? rk_real_##name(fd, status) : (int)RK_REAL(syscall)(SYS_fstat, fd, status); \
         rk_show_times(result, (struct stat *)status, NULL, RK_CALLER());                                        \
         if (result == 0 && is_marked(fd)) unmark_ordinary(fd, kind_of_marked(fd, (const struct stat *)status)); \
         return result;                                                                                          \
