@@ -1,14 +1,14 @@
 /* urandom_hook.c - the shim: records the entropy that a program is given, and replays it.
  *
  * Loaded by LD_PRELOAD into every dynamically linked process of a run, it interposes the calls by
- * which entropy reaches a program on Linux. Each hook is a few lines over rk_fill (fill.c), which
+ * which entropy reaches a program on Linux. Each hook is a few lines over rk_fill (recorder/fill.c), which
  * appends the real call's bytes to a memory-mapped file (record.c) or answers from such a file
  * (replay.c). It changes no other bytes, and outside of a run it passes every call on.
  *
- * This file has the calls that are entropy by their name. Beside it: devices.c (/dev/urandom through
- * descriptors and streams), children.c (threads, fork, exec), identity.c (names of processes and
- * threads), written.c (names of files written), clock.c (time of day), pids.c (process ids),
- * start.c (the constructor).
+ * This file has the calls that are entropy by their name, and those that Python makes. Beside it:
+ * shim/sources/ (devices, the time of day, and what else differs from run to run), shim/identity/
+ * (names of processes and threads), shim/notes/ (files, modules and output), shim/start.c (the
+ * constructor). recorder/ is compiled into the supervisor too.
  *
  * Rules of the shim:
  *   - No Python.h. No malloc, no stdio and no lock that a fork can leave held inside a call whose libc
@@ -24,7 +24,15 @@
 #include <string.h>
 #include <sys/syscall.h>
 
+#include "recorder/calls.h"
+#include "recorder/check.h"
+#include "recorder/fill.h"
+#include "recorder/host.h"
+#include "recorder/record.h"
+#include "recorder/system.h"
 #include "shim/hooks.h"
+#include "shim/identity/state.h"
+#include "shim/syscalls.h"
 
 /* ---- getrandom and its relatives ------------------------------------------------------------------- */
 

@@ -8,8 +8,6 @@
 #include <Python.h>
 #include <stdbool.h>
 
-#include "trail/trail.h"
-
 #define NAMES(NAME)                      \
     NAME(grad, "grad")                   \
     NAME(is_cpu, "is_cpu")               \

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "python/step.h"
+#include "trail/trail.h"
 
 #define DEFINE_NAME(name, text) PyObject *name_of_##name;
 NAMES(DEFINE_NAME)

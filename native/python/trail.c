@@ -2,6 +2,8 @@
 #include <string.h>
 
 #include "python/step.h"
+#include "trail/digest.h"
+#include "trail/trail.h"
 
 #define MAX_AXES    16
 #define MAX_TENSORS 8 /* maximum tensors of a batch that are folded one by one */

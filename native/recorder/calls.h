@@ -1,7 +1,7 @@
 /* calls.h - a system call that neither changes errno nor passes through a hook. It is inline, as processors lose
  * their predictions of returns and branches in the kernel. */
-#ifndef REPROKIT_CALLS_H
-#define REPROKIT_CALLS_H
+#ifndef REPROKIT_RECORDER_CALLS_H
+#define REPROKIT_RECORDER_CALLS_H
 
 /* -errno on failure */
 #if defined(__x86_64__)

@@ -2,7 +2,7 @@
  * both zero it gives the blocks of RFC 8439), four blocks at a time. */
 #include <string.h>
 
-#include "recorder/internal.h"
+#include "recorder/chacha20.h"
 
 typedef uint32_t lanes __attribute__((vector_size(16))); /* one word of each of four blocks */
 

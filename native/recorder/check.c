@@ -1,7 +1,9 @@
 /* check.c - a fast 64-bit check that finds damage in entropy files. Specified in docs/format.md. */
 #include <string.h>
 
-#include "recorder/internal.h"
+#include "recorder/check.h"
+#include "recorder/compiler.h"
+#include "urandom_hook.h"
 
 #define K1    UINT64_C(0x9E3779B97F4A7C15)
 #define K2    UINT64_C(0xC2B2AE3D27D4EB4F)

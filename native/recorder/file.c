@@ -4,7 +4,13 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#include "recorder/internal.h"
+#include "recorder/calls.h"
+#include "recorder/check.h"
+#include "recorder/file.h"
+#include "recorder/host.h"
+#include "recorder/lost.h"
+#include "recorder/plan.h"
+#include "recorder/system.h"
 
 _Static_assert(sizeof(struct rk_file) == RK_HEAD, "the layout of an entropy file's head");
 _Static_assert(sizeof(struct rk_chunk) == RK_CHUNK, "the layout of a chunk's head");

@@ -1,13 +1,19 @@
 /* fill.c - the one function that every request for entropy passes through: it is recorded, replayed,
  * answered from a key, or passed on to the real source. */
-#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 
-#include "recorder/internal.h"
+#include "recorder/calls.h"
+#include "recorder/chacha20.h"
+#include "recorder/check.h"
+#include "recorder/fill.h"
+#include "recorder/host.h"
+#include "recorder/plan.h"
+#include "recorder/record.h"
+#include "recorder/replay.h"
+#include "recorder/system.h"
 
 #define PIECE      (1u << 20) /* larger requests are split into several events */
 #define EVENT_HEAD 21         /* tag, source, site, flags, asked, given */

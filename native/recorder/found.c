@@ -13,7 +13,14 @@
 #include <sys/syscall.h>
 #include <time.h>
 
+#include "recorder/calls.h"
+#include "recorder/check.h"
+#include "recorder/compiler.h"
+#include "recorder/found.h"
 #include "recorder/names.h"
+#include "recorder/plan.h"
+#include "recorder/reach.h"
+#include "recorder/system.h"
 
 #define NOTED    256        /* hashes of files, so that one that is opened repeatedly is looked at once */
 #define MARGIN   (64 << 20) /* bytes left free on the disk */

@@ -8,7 +8,11 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 
-#include "recorder/internal.h"
+#include "recorder/calls.h"
+#include "recorder/check.h"
+#include "recorder/lost.h"
+#include "recorder/plan.h"
+#include "recorder/system.h"
 
 _Static_assert(sizeof(struct rk_lost_message) == 272, "the layout of what a lost program sends");
 

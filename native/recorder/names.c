@@ -10,7 +10,12 @@
 #include <sys/syscall.h>
 #include <time.h>
 
+#include "recorder/calls.h"
+#include "recorder/check.h"
+#include "recorder/compiler.h"
 #include "recorder/names.h"
+#include "recorder/plan.h"
+#include "recorder/system.h"
 
 #define REMEMBERED 4096 /* hashes of written paths, so that a file opened repeatedly makes one line */
 

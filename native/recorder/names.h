@@ -1,8 +1,10 @@
-/* names.h - what the recorders of names share: names.c, found.c, written.c and the supervisor. */
-#ifndef REPROKIT_NAMES_H
-#define REPROKIT_NAMES_H
+/* names.h - what those who record names of files share. */
+#ifndef REPROKIT_RECORDER_NAMES_H
+#define REPROKIT_RECORDER_NAMES_H
 
-#include "recorder/internal.h"
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
 
 #define RK_MOMENT    32 /* bytes of a time stamp with its prefix */
 #define RK_WRITTEN   "/written.paths"
@@ -29,6 +31,8 @@ size_t rk_append_moment(char *line, size_t n);
 size_t rk_name_of(int fd, char *path, size_t size);
 /* Writes the absolute path of a directory entry, without following it if it is a symbolic link. */
 bool rk_entry_name(int directory, const char *name, char path[PATH_MAX], char parent[PATH_MAX]);
+/* Appends a line to a list: "/NAME" in the run directory. */
+void rk_append_line(const char *list, const char *line, size_t length);
 /* Records a line "FROM\\>TO" in written.paths, or "\\>TO" if there was no name before. */
 void rk_record_new_name(int from_directory, const char *from, int to_directory, const char *to);
 

@@ -5,7 +5,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "recorder/internal.h"
+#include "recorder/calls.h"
+#include "recorder/check.h"
+#include "recorder/plan.h"
+#include "recorder/system.h"
 
 _Static_assert(sizeof(struct rk_plan) == 2048, "the layout of shim.plan");
 

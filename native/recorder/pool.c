@@ -15,7 +15,12 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#include "recorder/internal.h"
+#include "recorder/calls.h"
+#include "recorder/check.h"
+#include "recorder/file.h"
+#include "recorder/pool.h"
+#include "recorder/reach.h"
+#include "recorder/system.h"
 
 #define AT_ONCE 16 /* slots that are allocated together */
 #define AHEAD   8  /* claims that are read together */

@@ -7,7 +7,14 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#include "recorder/internal.h"
+#include "recorder/calls.h"
+#include "recorder/check.h"
+#include "recorder/file.h"
+#include "recorder/host.h"
+#include "recorder/plan.h"
+#include "recorder/pool.h"
+#include "recorder/profile.h"
+#include "recorder/system.h"
 
 static int open_file(const char *ending) {
     char path[sizeof(rk_plan.profile) + 64];

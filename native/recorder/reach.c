@@ -11,7 +11,10 @@
 #include <string.h>
 #include <sys/syscall.h>
 
-#include "recorder/internal.h"
+#include "recorder/calls.h"
+#include "recorder/compiler.h"
+#include "recorder/reach.h"
+#include "urandom_hook.h"
 
 #define CREATE (O_CREAT | O_EXCL)
 #define APPEND (O_WRONLY | O_CREAT | O_APPEND)

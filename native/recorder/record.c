@@ -7,7 +7,18 @@
 #include <sys/syscall.h>
 #include <time.h>
 
-#include "recorder/internal.h"
+#include "recorder/calls.h"
+#include "recorder/check.h"
+#include "recorder/file.h"
+#include "recorder/host.h"
+#include "recorder/plan.h"
+#include "recorder/pool.h"
+#include "recorder/profile.h"
+#include "recorder/reach.h"
+#include "recorder/record.h"
+#include "recorder/replay.h"
+#include "recorder/site.h"
+#include "recorder/system.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23

@@ -17,7 +17,16 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-#include "recorder/internal.h"
+#include "recorder/calls.h"
+#include "recorder/check.h"
+#include "recorder/file.h"
+#include "recorder/host.h"
+#include "recorder/plan.h"
+#include "recorder/profile.h"
+#include "recorder/record.h"
+#include "recorder/replay.h"
+#include "recorder/site.h"
+#include "recorder/system.h"
 
 #define STREAMS RK_STREAMS_MOST
 #define CURSORS 4096 /* classes of moved events with a cursor; a power of two */

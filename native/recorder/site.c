@@ -4,7 +4,11 @@
 #include <string.h>
 #include <sys/syscall.h>
 
-#include "recorder/internal.h"
+#include "recorder/calls.h"
+#include "recorder/check.h"
+#include "recorder/host.h"
+#include "recorder/pool.h"
+#include "recorder/site.h"
 
 uint32_t rk_unloads;
 

@@ -10,7 +10,12 @@
 #include <sys/wait.h>
 #include <time.h>
 
-#include "recorder/internal.h"
+#include "recorder/calls.h"
+#include "recorder/check.h"
+#include "recorder/compiler.h"
+#include "recorder/reach.h"
+#include "recorder/system.h"
+#include "urandom_hook.h"
 
 #define PATIENCE 256 /* attempts to take a lock before its owner is checked */
 #define LONGEST  200 /* in a longer identity the front is replaced by a hash */

@@ -11,7 +11,8 @@
 #include <string.h>
 #include <sys/syscall.h>
 
-#include "recorder/internal.h"
+#include "recorder/compiler.h"
+#include "recorder/vdso.h"
 
 struct image {
     const uint8_t *bytes;

@@ -2,7 +2,7 @@
 #include <dlfcn.h>
 #include <link.h>
 
-#include "recorder/internal.h"
+#include "recorder/host.h"
 
 #ifdef DLFO_STRUCT_HAS_EH_DBASE
 #pragma weak _dl_find_object

@@ -1,9 +1,11 @@
 /* hooks.c - finds the real functions behind the hooks. */
-#include "shim/hooks.h"
-
 #include <dlfcn.h>
 #include <gnu/libc-version.h>
 #include <string.h>
+
+#include "recorder/fill.h"
+#include "recorder/host.h"
+#include "shim/hooks.h"
 
 #define X(name) __typeof__(name) *rk_real_##name;
 RK_HOOKS(X)

@@ -10,6 +10,7 @@
 #include <semaphore.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/ptrace.h>
@@ -25,7 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "recorder/internal.h"
+#include "recorder/compiler.h"
 
 /* Some libcs lack these in their headers. */
 uint32_t arc4random(void);
@@ -108,6 +109,10 @@ int pidfd_open(pid_t pid, unsigned flags);
 #define X(name) extern __typeof__(name) *rk_real_##name;
 RK_HOOKS(X)
 #undef X
+
+void rk_resolve(void);
+void *rk_librt(const char *name);
+void *rk_libuuid(const char *name);
 
 /* For sigaction, sysconf and what they call: ThreadSanitizer's runtime calls these before it has started. */
 #define RK_BEFORE_TSAN __attribute__((no_sanitize("thread")))

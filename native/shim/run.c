@@ -5,7 +5,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "recorder/internal.h"
+#include "recorder/calls.h"
+#include "recorder/host.h"
+#include "recorder/lost.h"
+#include "recorder/plan.h"
+#include "recorder/system.h"
+#include "shim/identity/identity.h"
 
 int rk_state;
 

@@ -2,7 +2,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "recorder/internal.h"
+#include "recorder/host.h"
+#include "recorder/record.h"
+#include "shim/hooks.h"
+#include "shim/identity/children.h"
+#include "shim/identity/identity.h"
+#include "shim/identity/pids.h"
+#include "shim/notes/modules.h"
+#include "shim/notes/placed.h"
+#include "shim/notes/unshimmed.h"
+#include "shim/notes/written.h"
+#include "shim/sources/cpuid.h"
+#include "shim/sources/devices.h"
+#include "shim/sources/place.h"
+#include "shim/sources/stack.h"
 
 /* Returns whether this is the command's own process, whose file shows that the shim was loaded, even without requests.
  */

@@ -3,6 +3,11 @@
 #include <sys/syscall.h>
 
 #include "shim/hooks.h"
+#include "shim/identity/pids.h"
+#include "shim/notes/placed.h"
+#include "shim/sources/clock.h"
+#include "shim/sources/devices.h"
+#include "shim/syscalls.h"
 
 /* Returns whether a futex operation's fourth argument is a deadline by the time of day. */
 static bool waits_until(long operation) {

@@ -11,6 +11,9 @@
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 
+#include "recorder/calls.h"
+#include "recorder/plan.h"
+#include "recorder/system.h"
 #include "supervisor/supervisor.h"
 
 #define PIECE        (1u << 20)

@@ -11,6 +11,8 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
+#include "recorder/calls.h"
+#include "recorder/system.h"
 #include "supervisor/supervisor.h"
 
 #define PAGE    4096

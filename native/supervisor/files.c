@@ -10,7 +10,10 @@
 #include <string.h>
 #include <sys/syscall.h>
 
+#include "recorder/found.h"
 #include "recorder/names.h"
+#include "recorder/plan.h"
+#include "recorder/system.h"
 #include "supervisor/supervisor.h"
 
 #define WHOLE (PATH_MAX + 64)

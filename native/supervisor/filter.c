@@ -11,6 +11,8 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
+#include "recorder/calls.h"
+#include "recorder/compiler.h"
 #include "supervisor/supervisor.h"
 
 #ifndef SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV

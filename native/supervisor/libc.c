@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include "recorder/calls.h"
+#include "recorder/system.h"
 #include "supervisor/supervisor.h"
 
 #define MAPS       (64u << 10) /* bytes that are read: a program that starts has few mappings */

@@ -5,6 +5,8 @@
 #include <sys/syscall.h>
 #include <time.h>
 
+#include "recorder/calls.h"
+#include "recorder/system.h"
 #include "supervisor/supervisor.h"
 
 #define MANY_IDS   32768 /* more processes than are created between two ticks of the clock */

@@ -6,6 +6,8 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
+#include "recorder/calls.h"
+#include "recorder/system.h"
 #include "supervisor/supervisor.h"
 
 #define PAGE UINT64_C(4096)

@@ -13,6 +13,12 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include "recorder/calls.h"
+#include "recorder/check.h"
+#include "recorder/compiler.h"
+#include "recorder/lost.h"
+#include "recorder/replay.h"
+#include "recorder/system.h"
 #include "supervisor/supervisor.h"
 
 #define BUCKETS 4096

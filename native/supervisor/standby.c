@@ -16,6 +16,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "recorder/calls.h"
+#include "recorder/plan.h"
+#include "recorder/system.h"
 #include "supervisor/supervisor.h"
 
 #ifndef SYS_close_range

@@ -14,7 +14,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -23,6 +22,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "recorder/compiler.h"
+#include "recorder/plan.h"
+#include "recorder/system.h"
 #include "supervisor/supervisor.h"
 
 #ifndef SECCOMP_IOCTL_NOTIF_SET_FLAGS

@@ -3,11 +3,15 @@
 #define REPROKIT_SUPERVISOR_H
 
 #include <linux/seccomp.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <sys/ioctl.h>
+#include <sys/types.h>
 
-#include "recorder/internal.h"
+#include "recorder/state.h"
 
-#define RANGE (UINT64_C(32) << 30) /* of addresses, for the mappings of one program's file and profile */
+#define RK_SHIM "liburandom_hook.so" /* beside what LD_PRELOAD names */
+#define RANGE   (UINT64_C(32) << 30) /* of addresses, for the mappings of one program's file and profile */
 
 /* An event source of the event loop: the first member of the struct that it belongs to. */
 struct watch {

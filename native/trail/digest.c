@@ -1,6 +1,8 @@
 /* digest.c - sums of mixed words on a CPU: by AVX-512 or AVX2 if available, else word by word. */
 #include <string.h>
 
+#include "recorder/compiler.h"
+#include "trail/digest.h"
 #include "trail/trail.h"
 
 static uint64_t sum_of_words(const uint8_t *bytes, uint64_t words, uint64_t place) {

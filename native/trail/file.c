@@ -7,6 +7,10 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
+#include "recorder/calls.h"
+#include "recorder/check.h"
+#include "recorder/reach.h"
+#include "recorder/system.h"
 #include "trail/trail.h"
 
 _Static_assert(sizeof(struct rkt_head) == 512, "the layout of a trail's head");

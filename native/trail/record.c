@@ -3,6 +3,10 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
+#include "recorder/check.h"
+#include "recorder/compiler.h"
+#include "recorder/system.h"
+#include "trail/digest.h"
 #include "trail/trail.h"
 
 #define FIRST_STEPS   64

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "recorder/compiler.h"
 #include "trail/trail.h"
 
 #define LANES  16

@@ -2,6 +2,8 @@
 #include <errno.h>
 #include <sys/mman.h>
 
+#include "recorder/compiler.h"
+#include "recorder/system.h"
 #include "trail/trail.h"
 
 /* Different from the shim's range, so that neither library displaces the other's mappings. */

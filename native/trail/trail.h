@@ -6,8 +6,10 @@
 #ifndef REPROKIT_TRAIL_H
 #define REPROKIT_TRAIL_H
 
-#include "recorder/internal.h"
-#include "trail/digest.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "urandom_hook.h"
 
 #define RKT_ABI         9
 #define RKT_FORMAT      4

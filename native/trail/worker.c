@@ -11,6 +11,9 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
+#include "recorder/calls.h"
+#include "recorder/compiler.h"
+#include "recorder/system.h"
 #include "trail/trail.h"
 
 #define STACK (64u << 10)

@@ -56,7 +56,7 @@ def test_chacha20_gives_the_blocks_of_rfc_8439(tmp_path: Path) -> None:
     # Appendix A.1, test vectors 1 and 2: key and nonce zero, counter 0 and 1.
     source = tmp_path / "vectors.c"
     source.write_text(
-        '#include "recorder/internal.h"\nint main(void) { uint8_t key[32] = {0}, block[64];\n'
+        '#include <stdio.h>\n#include "recorder/chacha20.h"\nint main(void) { uint8_t key[32] = {0}, block[64];\n'
         "for (int c = 0; c < 2; c++) { rk_chacha20(key, 0, c, block);\n"
         'for (int i = 0; i < 64; i++) printf("%02x", block[i]); puts(""); } }'
     )

@@ -11,7 +11,14 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#include "recorder/internal.h"
+#include "recorder/calls.h"
+#include "recorder/check.h"
+#include "recorder/host.h"
+#include "recorder/names.h"
+#include "recorder/plan.h"
+#include "recorder/system.h"
+#include "shim/identity/child_keys.h"
+#include "shim/identity/state.h"
 
 _Static_assert(sizeof(struct rk_child) == 128, "the layout of a recorded child");
 

@@ -9,7 +9,19 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
+#include "recorder/host.h"
+#include "recorder/plan.h"
+#include "recorder/record.h"
+#include "recorder/replay.h"
+#include "recorder/site.h"
+#include "recorder/system.h"
 #include "shim/hooks.h"
+#include "shim/identity/child_keys.h"
+#include "shim/identity/children.h"
+#include "shim/identity/pids.h"
+#include "shim/identity/state.h"
+#include "shim/notes/modules.h"
+#include "shim/notes/unshimmed.h"
 
 /* ---- the environment of a child ------------------------------------------------------------------------ */
 

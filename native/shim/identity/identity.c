@@ -9,7 +9,16 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#include "recorder/internal.h"
+#include "recorder/calls.h"
+#include "recorder/check.h"
+#include "recorder/host.h"
+#include "recorder/plan.h"
+#include "recorder/pool.h"
+#include "recorder/replay.h"
+#include "recorder/system.h"
+#include "shim/identity/child_keys.h"
+#include "shim/identity/identity.h"
+#include "shim/identity/state.h"
 
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18

@@ -22,7 +22,17 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include "recorder/calls.h"
+#include "recorder/chacha20.h"
+#include "recorder/check.h"
+#include "recorder/host.h"
+#include "recorder/names.h"
+#include "recorder/plan.h"
+#include "recorder/record.h"
+#include "recorder/site.h"
+#include "recorder/system.h"
 #include "shim/hooks.h"
+#include "shim/identity/pids.h"
 
 #define LARGEST_PID      (1 << 22)   /* the limit of every kernel */
 #define LARGEST_STAND_IN 999999999   /* below 2^30, which a futex can hold */

@@ -1,7 +1,9 @@
 /* state.c - the state of this process and of its threads, and the names that are made from it. */
 #include <string.h>
 
-#include "recorder/internal.h"
+#include "recorder/host.h"
+#include "recorder/system.h"
+#include "shim/identity/state.h"
 
 struct rk_process *rk_process;
 char rk_identity[RK_IDENTITY];

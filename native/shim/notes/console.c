@@ -14,7 +14,15 @@
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 
+#include "recorder/calls.h"
+#include "recorder/file.h"
+#include "recorder/host.h"
+#include "recorder/plan.h"
+#include "recorder/pool.h"
+#include "recorder/system.h"
 #include "shim/hooks.h"
+#include "shim/identity/state.h"
+#include "shim/notes/console.h"
 
 #define SMALL     8192 /* bytes of a new file: most processes print little */
 #define LARGEST   (RK_CONSOLE_HEAD + RK_CONSOLE_FIRST + 2 * RK_CONSOLE_LAST)

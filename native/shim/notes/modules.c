@@ -13,7 +13,17 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
+#include "recorder/calls.h"
+#include "recorder/host.h"
+#include "recorder/pool.h"
+#include "recorder/site.h"
+#include "recorder/system.h"
 #include "shim/hooks.h"
+#include "shim/identity/state.h"
+#include "shim/notes/console.h"
+#include "shim/notes/modules.h"
+#include "shim/notes/pipes.h"
+#include "shim/notes/uncovered.h"
 
 #define INPUT  (4 * PATH_MAX + 4096) /* size of a line of maps, whose path may be escaped */
 #define OUTPUT (64u << 10)

@@ -8,7 +8,11 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#include "recorder/internal.h"
+#include "recorder/calls.h"
+#include "recorder/host.h"
+#include "recorder/plan.h"
+#include "recorder/system.h"
+#include "shim/notes/notes.h"
 
 #ifndef MADV_DONTFORK
 #define MADV_DONTFORK 10

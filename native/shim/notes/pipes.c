@@ -10,8 +10,13 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include "recorder/calls.h"
+#include "recorder/host.h"
 #include "recorder/names.h"
-#include "shim/hooks.h"
+#include "recorder/plan.h"
+#include "recorder/system.h"
+#include "shim/identity/state.h"
+#include "shim/notes/pipes.h"
 
 #define PIPES  16 /* of one process that are digested */
 #define NAME   512

@@ -8,8 +8,15 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "recorder/calls.h"
+#include "recorder/found.h"
+#include "recorder/host.h"
 #include "recorder/names.h"
+#include "recorder/system.h"
 #include "shim/hooks.h"
+#include "shim/notes/placed.h"
+#include "shim/notes/written.h"
+#include "shim/sources/devices.h"
 
 /* ---- new names ------------------------------------------------------------------------------------------ */
 

@@ -5,7 +5,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "recorder/internal.h"
+#include "recorder/calls.h"
+#include "recorder/host.h"
+#include "recorder/plan.h"
+#include "recorder/site.h"
+#include "recorder/system.h"
+#include "shim/notes/uncovered.h"
 
 #define MOST (16u << 20) /* bytes of modules.paths */
 

@@ -9,7 +9,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "recorder/internal.h"
+#include "recorder/calls.h"
+#include "recorder/compiler.h"
+#include "recorder/lost.h"
+#include "recorder/plan.h"
+#include "recorder/reach.h"
+#include "recorder/system.h"
+#include "shim/notes/uncovered.h"
+#include "shim/notes/unshimmed.h"
 
 static bool is_supervised(void) {
     char path[RK_RUN_PATH + 16];

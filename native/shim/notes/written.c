@@ -8,8 +8,12 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include "recorder/calls.h"
+#include "recorder/host.h"
 #include "recorder/names.h"
-#include "shim/hooks.h"
+#include "recorder/plan.h"
+#include "shim/notes/notes.h"
+#include "shim/notes/written.h"
 
 #define NAMES     16384 /* hashes of read names, so that a file opened repeatedly makes one line; a power of two */
 #define WAYS      4     /* entries of a set in the table of read names */

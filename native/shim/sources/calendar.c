@@ -18,7 +18,15 @@
 #include <string.h>
 #include <time.h>
 
+#include "recorder/fill.h"
+#include "recorder/host.h"
+#include "recorder/plan.h"
+#include "recorder/record.h"
+#include "recorder/replay.h"
+#include "recorder/system.h"
 #include "shim/hooks.h"
+#include "shim/identity/state.h"
+#include "shim/sources/calendar.h"
 
 #define SECOND      INT64_C(1000000000)
 #define TOLERANCE   (5 * SECOND)

@@ -7,11 +7,17 @@
  * A plan may also shift the time: then every time of day is later, and deadlines are earlier, by the same amount.
  */
 #include <errno.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
 
+#include "recorder/host.h"
+#include "recorder/plan.h"
+#include "recorder/replay.h"
 #include "shim/hooks.h"
+#include "shim/notes/uncovered.h"
+#include "shim/sources/calendar.h"
+#include "shim/sources/clock.h"
+#include "shim/sources/place.h"
 
 #define SECOND INT64_C(1000000000)
 

@@ -11,7 +11,13 @@
 #include <sys/syscall.h>
 #include <ucontext.h>
 
+#include "recorder/calls.h"
+#include "recorder/plan.h"
+#include "recorder/system.h"
 #include "shim/hooks.h"
+#include "shim/identity/pids.h"
+#include "shim/notes/uncovered.h"
+#include "shim/sources/cpuid.h"
 
 static volatile sig_atomic_t is_hiding; /* the handler below is installed */
 static struct sigaction program_action; /* the program's own action for SIGSEGV */

@@ -19,7 +19,23 @@
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 
+#include "recorder/calls.h"
+#include "recorder/fill.h"
+#include "recorder/found.h"
+#include "recorder/host.h"
+#include "recorder/lost.h"
+#include "recorder/plan.h"
+#include "recorder/reach.h"
+#include "recorder/system.h"
 #include "shim/hooks.h"
+#include "shim/identity/pids.h"
+#include "shim/identity/state.h"
+#include "shim/notes/console.h"
+#include "shim/notes/pipes.h"
+#include "shim/notes/written.h"
+#include "shim/sources/devices.h"
+#include "shim/sources/filetimes.h"
+#include "shim/sources/text.h"
 
 #define LOWEST 64    /* inherited descriptors that are checked one by one */
 #define MARKED 65536 /* descriptors below this can be marked; higher ones are checked at each read */

@@ -8,7 +8,12 @@
 #include <string.h>
 #include <sys/syscall.h>
 
+#include "recorder/plan.h"
+#include "recorder/replay.h"
 #include "shim/hooks.h"
+#include "shim/sources/calendar.h"
+#include "shim/sources/filetimes.h"
+#include "shim/sources/place.h"
 
 #define SECOND INT64_C(1000000000)
 

@@ -16,7 +16,12 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
-#include "recorder/internal.h"
+#include "recorder/calls.h"
+#include "recorder/check.h"
+#include "recorder/host.h"
+#include "recorder/site.h"
+#include "recorder/system.h"
+#include "shim/sources/place.h"
 
 #define DEPTH     6    /* frames that make a place */
 #define CHECKED   64   /* frames that are checked at first */

@@ -8,7 +8,16 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#include "recorder/internal.h"
+#include "recorder/calls.h"
+#include "recorder/chacha20.h"
+#include "recorder/check.h"
+#include "recorder/fill.h"
+#include "recorder/host.h"
+#include "recorder/plan.h"
+#include "recorder/system.h"
+#include "recorder/vdso.h"
+#include "shim/notes/uncovered.h"
+#include "shim/sources/stack.h"
 
 /* ---- AT_RANDOM --------------------------------------------------------------------------------------
  *

@@ -14,7 +14,11 @@
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
 
+#include "recorder/calls.h"
+#include "recorder/fill.h"
+#include "recorder/system.h"
 #include "shim/hooks.h"
+#include "shim/sources/text.h"
 
 #define BYTES 16
 #define TEXT  37 /* 36 characters and a line feed */

@@ -1,7 +1,10 @@
 /* uuid.c - the generators of libuuid: UUIDs from random bytes, or from the time and random bytes. */
 #include <string.h>
 
+#include "recorder/fill.h"
+#include "recorder/system.h"
 #include "shim/hooks.h"
+#include "shim/identity/state.h"
 
 #define BYTES 16
 

@@ -12,6 +12,9 @@
 #include <sys/syscall.h>
 #include <sys/sysinfo.h>
 
+#include "recorder/calls.h"
+#include "recorder/plan.h"
+#include "recorder/system.h"
 #include "shim/hooks.h"
 
 #define TABLE_SIZE 1024 /* open directories at once; further ones keep their order */
