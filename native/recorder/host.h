@@ -12,6 +12,9 @@
 #include "recorder/compiler.h"
 #include "recorder/state.h"
 
+/* Hidden: whoever uses one of these is in the same library, and needs no global offset table to reach it. */
+#pragma GCC visibility push(hidden)
+
 /* Whether this process belongs to a run: enum rk_state. A supervisor's always does. */
 enum rk_state { RK_STATE_UNKNOWN = 0, RK_STATE_OFF = 1, RK_STATE_ON = 2 };
 extern int rk_state;
@@ -47,5 +50,7 @@ void rk_calendar_repair(struct rk_thread *thread);
 
 /* Ends the process that makes the request: a strict replay. */
 __attribute__((noreturn)) void rk_end(int status);
+
+#pragma GCC visibility pop
 
 #endif
