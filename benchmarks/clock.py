@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.measure import in_turn, scratch, show
-from reprokit import entropy, native
-from reprokit.plan import Plan
+from reprokit import entropy
+from reprokit.core import native
+from reprokit.model.plan import Plan
+from reprokit.run import shim_plan
 
 SOURCE = Path(__file__).with_suffix(".c")
 PYTHON = """
@@ -57,7 +59,7 @@ class ClockReads:
             mode=mode, command=(), working_directory=self.directory, key=bytes(32), calendar=calendar, profile=profile,
             recorded_at=0 if profile is None else entropy.started_at(profile),
         )  # fmt: skip
-        native.write_shim_plan(run / "shim.plan", plan, native.shim_path(), self.directory)
+        shim_plan.write(run / "shim.plan", plan, native.shim_path(), self.directory)
         run_text = os.fspath(run).rjust(512, "/")
         return {"LD_PRELOAD": str(native.shim_path()), "REPROKIT_RUN": run_text, "REPROKIT_ID": "0"}
 

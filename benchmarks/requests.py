@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.measure import REPROKIT, in_turn, scratch, show
-from reprokit import native
-from reprokit.plan import Plan
+from reprokit.core import native
+from reprokit.model.plan import Plan
+from reprokit.run import shim_plan
 
 SOURCE = Path(__file__).with_suffix(".c")
 KINDS = {"getrandom": 200_000, "read": 200_000, "open": 50_000, "bulk": 64}
@@ -50,7 +51,7 @@ class EntropyRequest:
         plan = Plan(
             mode=mode, command=(), working_directory=self.directory, key=bytes(32), profile=profile, keyed=keyed
         )
-        native.write_shim_plan(run / "shim.plan", plan, native.shim_path(), self.directory)
+        shim_plan.write(run / "shim.plan", plan, native.shim_path(), self.directory)
         run_text = os.fspath(run).rjust(512, "/")
         return {"LD_PRELOAD": str(native.shim_path()), "REPROKIT_RUN": run_text, "REPROKIT_ID": "0"}
 

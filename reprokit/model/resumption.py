@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
-
-from reprokit import rundir
-from reprokit.rundir import RunDirectory
 
 FORMAT = 2
 EXACT: Final = "exact"
@@ -72,16 +68,6 @@ class ResumeFinding(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_exact(self) -> bool:
         return self.verdict == EXACT
-
-
-def write(directory: Path, finding: ResumeFinding) -> None:
-    """Write the finding into the directory of the whole run, without the paths of the other runs."""
-    rundir.write_json(directory / rundir.RESUMPTION, msgspec.structs.replace(finding, runs={}))
-
-
-def read(run: RunDirectory) -> ResumeFinding | None:
-    """Return the finding; None if the run is not the whole training of a resume study."""
-    return run.decode(rundir.RESUMPTION, ResumeFinding) if run.has(rundir.RESUMPTION) else None
 
 
 def document(finding: ResumeFinding) -> Any:

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from reprokit import entropy, native
-from reprokit.errors import RunError
-from reprokit.plan import Plan
+from reprokit import entropy
+from reprokit.core import native
+from reprokit.core.errors import RunError
+from reprokit.model.plan import Plan
+from reprokit.run import shim_plan
 from tests.support import LIMIT
 
 SOURCES = Path(__file__).parent
@@ -47,7 +49,7 @@ class Shim:
             recorded_at = 0 if recorded is None else entropy.started_at(recorded)
         fields = {"key": KEY, "calendar": False, "profile": recorded, "recorded_at": recorded_at, **plan}
         wanted = Plan(mode=mode, policy=policy, command=(), working_directory=self.directory, **fields)
-        native.write_shim_plan(run / "shim.plan", wanted, self.library, self.directory / "no-agent")
+        shim_plan.write(run / "shim.plan", wanted, self.library, self.directory / "no-agent")
         return self.variables(name)
 
     def variables(self, name: str) -> dict[str, str]:

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reprokit import entropy, native
-from reprokit.errors import ReprokitError, RunDamaged, RunTooNew
+from reprokit import entropy
+from reprokit.core import native
+from reprokit.core.errors import ReprokitError, RunDamaged, RunTooNew
+from reprokit.run import shim_plan
 from tests.native.harness import Shim
 from tests.native_sources import NATIVE
 
@@ -82,8 +84,8 @@ def test_the_header_says_what_python_says() -> None:
     assert ffi.sizeof("struct rk_file") == entropy.files.HEAD
     assert ffi.offsetof("struct rk_file", "head_check") == 544
     assert ffi.offsetof("struct rk_file", "used") == USED.start
-    assert native.MODES == {"record": constants.RK_MODE_RECORD, "replay": constants.RK_MODE_REPLAY}
-    assert native.POLICIES["live"] == constants.RK_POLICY_LIVE
+    assert shim_plan.MODES == {"record": constants.RK_MODE_RECORD, "replay": constants.RK_MODE_REPLAY}
+    assert shim_plan.POLICIES["live"] == constants.RK_POLICY_LIVE
 
 
 @pytest.mark.slow

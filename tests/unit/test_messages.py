@@ -16,17 +16,20 @@ SEARCHES = {
 # What other programs write, and names (not sentences) that have a space in them.
 PARSED = {
     "agent/frameworks/lightgbm.py": {"end of trees"},  # a line of LightGBM's format
-    "agent/observing/torch_calls.py": {"Expected a value of type 'Tensor' for argument"},  # PyTorch's own error
-    "agent/observing/torch_inductor.py": {r"Original ATen: \[([^\]]*)\]"},  # comments of Inductor's code
-    "agent/observing/call_graph.py": {"<built-in method ", "<frozen importlib", "<frozen zipimport"},  # cProfile's
-    "agent/questions/keras_state.py": {"TensorFlow generator"},  # the name of a part of the state
-    "native.py": {"/* reprokit: begin of what cffi reads */", "/* reprokit: end of what cffi reads */"},  # a header's
-    "artifacts/compare.py": {"/as written"},  # a part's name
-    "artifacts/sqlite_process.py": {"CREATE TABLE"},  # SQL
-    "verify/compare/series_leaves.py": {"random state"},  # leaves' names
+    "agent/operators/torch_calls.py": {"Expected a value of type 'Tensor' for argument"},  # PyTorch's own error
+    "agent/operators/torch_inductor.py": {r"Original ATen: \[([^\]]*)\]"},  # comments of Inductor's code
+    "agent/operators/call_graph.py": {"<built-in method ", "<frozen importlib", "<frozen zipimport"},  # cProfile's
+    "agent/state/keras_state.py": {"TensorFlow generator"},  # the name of a part of the state
+    "core/native.py": {
+        "/* reprokit: begin of what cffi reads */",
+        "/* reprokit: end of what cffi reads */",
+    },  # C
+    "diff/compare.py": {"/as written"},  # a part's name
+    "diff/sqlite_process.py": {"CREATE TABLE"},  # SQL
+    "verify/categories/series_leaves.py": {"random state"},  # leaves' names
     "verify/show/comparison.py": {"weights at the end of model", "replay fidelity"},
     "verify/read/run_check.py": {"; the run cannot be used"},  # shown without it
-    "secret_forms.py": {"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY.*?(?:-----END [A-Z0-9 ]{0,60}-----|\\Z)"},
+    "core/secret_forms.py": {"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY.*?(?:-----END [A-Z0-9 ]{0,60}-----|\\Z)"},
 }
 
 

@@ -32,15 +32,20 @@ try:
         _parts = (
             "capture",
             "core",
+            "events",
             "frameworks",
-            "observing",
+            "listeners",
+            "operators",
             "orders",
             "patches",
             "predictions",
             "pytorch",
             "questions",
             "seeds",
+            "state",
+            "surroundings",
             "tensorflow",
+            "tensors",
         )
         for _place in [_package] + [os.path.join(_package, _part) for _part in _parts]:
             sys.path_importer_cache[_place] = _FileFinder(_place, (_Loader, [".py"]))

@@ -1,6 +1,6 @@
 """Answers questions about a run: listeners that save more of a training than a plain recording does.
 
-A kind of question is a module here with `def listener(agent, question, framework, events) -> EventListener | None`.
+A kind of question is a module with `def listener(agent, question, framework, events) -> EventListener | None`.
 Each framework's adapter requests the listeners once it has created its events.
 """
 
@@ -10,25 +10,25 @@ import os
 import signal
 
 from ..core.quiet_interrupts import hide_interrupts
-from ..events import UpdateDone
-from ..observing.files import append
-from .step_window import StepWindow
+from ..core.step_window import StepWindow
+from ..events.steps import UpdateDone
+from ..operators.files import append
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from ..agent import Agent
-    from ..events import EventListener, Events, Handler, TrainingEvent
+    from ..core.agent import Agent
+    from ..events.steps import EventListener, Events, Handler, TrainingEvent
 
 ANSWERS = "answers"  # in the run directory: the answers, a directory that the launcher has created
 # Keys of the question in plan.json, and the modules that answer them.
 KINDS: dict[str, str] = {
-    "operators": "operator_log",
-    "state": "training_state",
-    "interrupt": "interrupt",
-    "tensors": "tensors",
+    "operators": "operators.operator_log",
+    "state": "state.training_state",
+    "interrupt": "questions.interrupt",
+    "tensors": "tensors.listener",
 }
 
 
@@ -57,7 +57,7 @@ class Questions:
         if question.get("operators"):
             # JAX has no events: all its calls are one step. PyTorch's call log waits for the other modules.
             modules = ("jax", "torch._inductor.codecache", "torch._inductor.output_code")
-            agent.listeners.append((modules, lambda name, _: self._make_listener("operator_log", name, None)))
+            agent.listeners.append((modules, lambda name, _: self._make_listener(KINDS["operators"], name, None)))
             if question["operators"].get("eager"):
                 os.environ.update(TORCH_COMPILE_DISABLE="1", JAX_DISABLE_JIT="1")
 
@@ -73,7 +73,7 @@ class Questions:
     def _make_listener(self, module: str, framework: str, events: Events | None) -> EventListener | None:
         from importlib import import_module
 
-        make = import_module(f"{__name__}.{module}").listener
+        make = import_module(f"{__package__.rpartition('.')[0]}.{module}").listener
         listener: EventListener | None = make(self._agent, self._question, framework, events)
         return listener
 

@@ -10,13 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reprokit import console, entropy, findings, native, pending_lines, rundir, sample_ledgers, trails
-from reprokit.bounds import MAX_FILES
-from reprokit.errors import RunDamaged, RunError, RunInProgress, RunNotFound, RunNotReadable, RunTooNew
-from reprokit.model import divergence, resumption
+from reprokit import entropy
+from reprokit.core import native
+from reprokit.core.bounds import MAX_FILES
+from reprokit.core.errors import RunDamaged, RunError, RunInProgress, RunNotFound, RunNotReadable, RunTooNew
+from reprokit.core.screen import Cells, print_rows
 from reprokit.model.run import FINISHED, NO_END, SystemCallsFile
-from reprokit.rundir import RunDirectory
-from reprokit.screen import Cells, print_rows
+from reprokit.run_files import answers, console, findings, rundir, trails
+from reprokit.run_files import ledgers as sample_ledgers
+from reprokit.run_files import unflushed as pending_lines
+from reprokit.run_files.rundir import RunDirectory
 from reprokit.verify.read import integrity
 from reprokit.verify.read.evaluation_columns import EvaluationChecker
 from reprokit.verify.read.normalization import Normalizations
@@ -146,8 +149,8 @@ def _readers(run: RunDirectory) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield a reader for each part that exists or is required."""
     yield rundir.ENVIRONMENT, run.environment
     yield rundir.FINDINGS, lambda: findings.read(run)
-    yield rundir.RESUMPTION, lambda: resumption.read(run)
-    yield rundir.DIVERGENCE, lambda: divergence.read(run)
+    yield rundir.RESUMPTION, lambda: answers.resumption(run)
+    yield rundir.DIVERGENCE, lambda: answers.divergence(run)
     if run.has(rundir.SYSTEM_CALLS):
         yield rundir.SYSTEM_CALLS, lambda: run.decode(rundir.SYSTEM_CALLS, SystemCallsFile)
     if run.has(rundir.AGENT_PLAN):

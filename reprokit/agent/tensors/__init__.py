@@ -1,0 +1,1 @@
+"""Saves tensors of chosen steps, for questions."""
