@@ -18,7 +18,7 @@ DEMO := .demo/$(FRAMEWORK)
 PIP_FLAGS := --quiet --quiet --disable-pip-version-check --no-warn-script-location
 BUILD_TOOLS := 'setuptools>=77' 'cffi>=1.15' wheel
 
-NATIVE := $(wildcard native/*.[ch] native/supervisor/*.[ch] native/artifacts/*.[ch] native/trail/*.[ch] native/python/*.c native/loader/*.c) CMakeLists.txt
+NATIVE := $(wildcard native/*.[ch] native/*/*.[ch] native/shim/*/*.[ch]) CMakeLists.txt
 BUILD := setup.py pyproject.toml reprokit/core/version.py $(NATIVE) $(wildcard profiles/*)
 
 # TensorFlow 1.14 is the last thing that needs CPython 3.7: from PATH, or the newest that pyenv has.

@@ -167,7 +167,7 @@ def _step(value: int, word: int) -> int:
 
 
 def check_in_python(data: bytes, seed: int = 0) -> int:
-    """Return the check of entropy files (native/check.c), where the shim cannot be loaded."""
+    """Return the check of entropy files (native/recorder/check.c), where the shim cannot be loaded."""
     size = len(data)
     words = [int.from_bytes(data[i : i + 8], "little") for i in range(0, size, 8)]
     value = seed ^ size * _K2 & _MASK
