@@ -7,7 +7,6 @@ that table, and know none of them by name.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -32,19 +31,17 @@ T = TypeVar("T")
 Watch = Callable[[Child], None]
 
 
-@dataclass(frozen=True)
-class Preparation:
+class Preparation(msgspec.Struct, frozen=True):
     """A run directory that is being prepared: it is not yet at its final path."""
 
     plan: Plan
     new_run: NewRun
     paths: PreloadPaths
     run: RunFile
-    agent_patches: list[Mapping[str, str]] = field(default_factory=list)  # those that agents apply
+    agent_patches: list[Mapping[str, str]] = []  # those that agents apply
 
 
-@dataclass
-class Launch:
+class Launch(msgspec.Struct):
     """A command that is about to start: parts may still change how."""
 
     plan: Plan
