@@ -8,7 +8,7 @@ from reprokit.model.states import Uncovered
 from reprokit.run.part import Closing, RunPart
 
 
-class SharedMemory(RunPart):
+class SharedMemoryPart(RunPart):
     """The memory that processes of a run share."""
 
     def finish(self, closing: Closing) -> None:
@@ -19,4 +19,4 @@ class SharedMemory(RunPart):
                 say(text)
 
 
-PART = SharedMemory
+PART = SharedMemoryPart
