@@ -8,7 +8,7 @@ import sys
 from importlib import import_module
 
 from . import registry
-from .core.agent import ORDERS, TRAINING, Agent
+from .core.agent import ORDERS, TRAINING, Adapters, Agent
 from .core.journal import Journal
 from .core.launch_plan import read_plan
 
@@ -27,7 +27,7 @@ def start(run: str, identity: str) -> None:
     for feature, _ in features:
         feature.load()
     journal = Journal(run, identity.strip())
-    agent = Agent(run, journal, registry.WATCHED, registry.load)
+    agent = Agent(run, journal, Adapters(registry.WATCHED, registry.load))
     sys.modules[__package__].running = agent  # type: ignore[attr-defined]
     journal.write("agent", _facts())
     atexit.register(agent.finish)

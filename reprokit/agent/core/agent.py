@@ -14,7 +14,7 @@ from .thread_names import on_thread, takes_tasks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Mapping
+    from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
     from types import ModuleType
     from typing import Any, Protocol, TypeVar
 
@@ -104,35 +104,57 @@ class Adapter:
             part.forget()
 
 
+class Adapters:
+    """The adapters of the frameworks that this process has imported."""
+
+    def __init__(
+        self,
+        watched: Mapping[str, str] | None = None,
+        load: Callable[[str], Callable[[Agent], Adapter]] | None = None,
+    ) -> None:
+        self.watched = watched or {}  # modules that adapters patch, each with the name of its adapter
+        self._load = load
+        self._loaded: dict[str, Adapter] = {}
+
+    def __iter__(self) -> Iterator[Adapter]:
+        return iter(list(self._loaded.values()))
+
+    def instrument(self, agent: Agent, name: str, module: ModuleType) -> None:
+        """Let the adapter of a module that has just been imported patch it; create it with the first one."""
+        framework = self.watched[name]
+        if framework not in self._loaded and self._load is not None:
+            self._loaded[framework] = self._load(framework)(agent)
+        self._loaded[framework].instrument(name, module)
+
+
+class ImportListeners:
+    """What is called around imports."""
+
+    def __init__(self) -> None:
+        self.searched: list[Callable[[str], object]] = []  # with the name of each module searched for
+        # Before and after each execution of a watched module.
+        self.executed: Callable[[str, bool], object] | None = None
+
+
 class Agent:
     """The state that adapters, observers and listeners share in this process."""
 
     log_predictions: Callable[[object, object, object], object]  # called by the script; set as the agent starts
 
-    def __init__(
-        self,
-        run: str,
-        journal: Journal,
-        watched: Mapping[str, str] | None = None,
-        load_adapter: Callable[[str], Callable[[Agent], Adapter]] | None = None,
-    ) -> None:
+    def __init__(self, run: str, journal: Journal, adapters: Adapters | None = None) -> None:
         self.run = run  # the run directory
         self.journal = journal
-        self.watched = watched or {}  # modules that adapters patch, each with the name of its adapter
-        self._load_adapter = load_adapter
+        self.adapters = Adapters() if adapters is None else adapters
         self._logs: dict[type[Log], Log] = {}
         self.shared: dict[type, Any] = {}  # objects that features share, by their class
         self.generators = Generators()
         self._process = ForkState()
-        self._adapters: dict[str, Adapter] = {}
         self.keeps: frozenset[str] = KEPT
         self.listeners: list[tuple[Collection[str], Callable[[str, ModuleType], object]]] = []  # modules, callback
-        self.import_listeners: list[Callable[[str], object]] = []  # called with the name of each module searched for
+        self.imports = ImportListeners()
         # Called with a framework's name and events, once they exist; each returns the listeners to add.
         self.event_listeners: list[Callable[[str, Any], list[Any]]] = []
         self.counts_all_steps = False  # whether a listener counts even steps in which the trail keeps nothing
-        # Called before and after each execution of a watched module.
-        self.importing: Callable[[str, bool], object] | None = None
         self.end_callbacks: list[Callable[[], object]] = []  # called at the end, before the adapters finish
         # Called at the end if one of these modules was imported, before the random states are written.
         self.fact_writers: list[tuple[frozenset[str], Callable[[], object]]] = []
@@ -145,17 +167,11 @@ class Agent:
 
     def loaded(self, name: str, module: ModuleType) -> None:
         """Instrument a module that has been imported, and call its listeners."""
-        if name in self.watched and TRAINING in self.keeps:
-            self.attempt(self._instrument, name, module)
+        if name in self.adapters.watched and TRAINING in self.keeps:
+            self.attempt(self.adapters.instrument, self, name, module)
         for names, listener in self.listeners:
             if name in names:
                 self.attempt(listener, name, module)
-
-    def _instrument(self, name: str, module: ModuleType) -> None:
-        framework = self.watched[name]
-        if framework not in self._adapters and self._load_adapter is not None:
-            self._adapters[framework] = self._load_adapter(framework)(self)
-        self._adapters[framework].instrument(name, module)
 
     def begin_events(self, framework: str, events: Stream) -> None:
         """Add the optional listeners to a framework's events, after those of every run."""
@@ -250,7 +266,7 @@ class Agent:
         self._process.finished = True
         for callback in self.end_callbacks:
             self.attempt(callback)
-        for adapter in list(self._adapters.values()):
+        for adapter in self.adapters:
             self.attempt(adapter.finish)
         self._finish_logs(are_early=True)
         self.attempt(self._write_made)
@@ -258,7 +274,7 @@ class Agent:
             for modules, write in self.fact_writers:
                 if not modules.isdisjoint(sys.modules):
                     self.attempt(write)
-            for adapter in list(self._adapters.values()):
+            for adapter in self.adapters:
                 self.attempt(adapter.random_states)
         self._finish_logs(are_early=False)
         self.journal.write("end", self.attempt(_imported) or {})
@@ -279,7 +295,7 @@ class Agent:
         self.journal.forget()
         for log in self._logs.values():
             log.forget()
-        for adapter in self._adapters.values():
+        for adapter in self.adapters:
             self.attempt(adapter.forget)
 
     def _first_write_of_fork(self) -> None:

@@ -21,10 +21,10 @@ _PACKAGE = os.path.abspath(__file__).rpartition("/agent/core/")[0]  # where repr
 
 def start(agent: Agent) -> None:
     """Report the modules that adapters patch, and those that features wait for; some may be imported already."""
-    adapted = agent.watched if TRAINING in agent.keeps else ()
+    adapted = agent.adapters.watched if TRAINING in agent.keeps else ()
     watched = sorted(set(adapted).union(*[names for names, _ in agent.listeners]))
     watcher = ImportWatcher(frozenset(watched), agent.loaded, agent.warn)
-    watcher.finding, watcher.importing = agent.import_listeners, agent.importing
+    watcher.finding, watcher.importing = agent.imports.searched, agent.imports.executed
     sys.meta_path.insert(0, watcher)
     sys.meta_path.append(FallbackFinder())
     for name in watched:

@@ -70,7 +70,7 @@ class BatchFetched(TrainingEvent):
     began: LoaderBegan | None
     indices: Any = None  # of its samples in the data set, if a sampler chose them
     worker: int | None = None  # that made the batch, if known
-    digest: int | None = None  # of this batch, if the trail has computed it
+    digest: int | None = None  # of this batch, if it is computed already
 
 
 @dataclass(eq=False)

@@ -365,7 +365,7 @@ class Observer:
 def start(agent: Agent, settings: Mapping[str, Any]) -> None:
     """Begin the observation that the plan asks for."""
     observer = Observer(agent, settings)
-    agent.importing, agent.counts_all_steps = observer.importing, True
+    agent.imports.executed, agent.counts_all_steps = observer.importing, True
     agent.listeners.append((OBSERVERS, observer.loaded))
     agent.event_listeners.append(lambda _framework, _events: [observer])
     atexit.register(observer.finish)

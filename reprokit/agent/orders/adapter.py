@@ -40,7 +40,7 @@ class OrdersAdapter(Adapter):
             orders.actors.watch(sys.modules["threading"])
             LockOrders(orders).watch(sys.modules["threading"])
             ConditionOrders(orders).watch(sys.modules["threading"])
-            ImportOrders(orders).watch(sys.modules["_frozen_importlib"], agent.import_listeners)
+            ImportOrders(orders).watch(sys.modules["_frozen_importlib"], agent.imports.searched)
             agent.listeners.append(((LOADERS,), partial(self._watch_loaders, orders)))
             agent.listeners.append((("torch",), self._watch_torch))
         self._workers: WorkerOrders | None = None

@@ -175,7 +175,7 @@ def seeds_of(agent: Agent) -> SeedLedger:
 
 def _make_ledger(agent: Agent) -> SeedLedger:
     # Not the standard library, in whose threads joblib seeds as the script would.
-    packages = [name.partition(".")[0] for name, adapter in agent.watched.items() if adapter != "orders"]
+    packages = [name.partition(".")[0] for name, adapter in agent.adapters.watched.items() if adapter != "orders"]
     return SeedLedger(agent.run, agent.journal, agent.warn, packages)
 
 
