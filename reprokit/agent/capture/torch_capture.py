@@ -12,7 +12,7 @@ import weakref
 
 from ..events import steps as events
 from ..pytorch import private_api
-from ..pytorch.events import EventHooks
+from ..pytorch.events import EventHooks, recording_hooks
 from ..pytorch.state import Modules
 from . import CaptureSession, checks
 from .checks import NormMean
@@ -126,7 +126,7 @@ class TorchCapture:
 
 def hooks_of(capture: CaptureSession, torch: Any) -> EventHooks:
     """Return the hooks of a run that is recorded too, else some of the capture's own."""
-    hooks = None if capture.agent is None else capture.agent.pytorch
+    hooks = None if capture.agent is None else recording_hooks(capture.agent)
     if hooks is not None:
         return hooks
     compiled = capture.attempt(private_api.compiled, torch, capture.settings.library)

@@ -11,9 +11,8 @@ import operator
 import weakref
 
 from ..pytorch.private_api import changes, copy_each
-from ..pytorch.series import size_of
 from ..pytorch.state import parts_of
-from ..pytorch.tensors import has_memory, is_tensor
+from ..pytorch.tensors import has_memory, is_tensor, size_of
 from .torch_state import parameters_of
 
 TYPE_CHECKING = False

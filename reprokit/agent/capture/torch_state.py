@@ -6,9 +6,18 @@ import itertools
 import sys
 from array import array
 
-from ..pytorch.series import size_of
 from ..pytorch.state import named_tensors, parts_of
-from ..pytorch.tensors import bytes_of, components_of, dtype_name, entry, has_memory, is_nested, is_plain, is_tensor
+from ..pytorch.tensors import (
+    bytes_of,
+    components_of,
+    dtype_name,
+    entry,
+    has_memory,
+    is_nested,
+    is_plain,
+    is_tensor,
+    size_of,
+)
 from . import trees
 from .random_states import as_values, put_back
 from .store import DTYPES, NAMES, Part, SavedTensor, SnapshotError, free_name

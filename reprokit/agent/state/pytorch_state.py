@@ -12,6 +12,7 @@ from ..core.live_objects import LiveObjects
 from ..core.patching import replace
 from ..events import steps as events
 from ..pytorch import private_api
+from ..pytorch.events import recording_hooks
 from ..pytorch.state import entries_of, named_tensors, parts_of
 from ..pytorch.tensors import entry, is_tensor
 from .pytorch_batches import BatchStream
@@ -227,7 +228,7 @@ class PytorchState:
         return others
 
     def _hooks(self) -> Any:
-        return self._agent.pytorch
+        return recording_hooks(self._agent)
 
     def _named_settings(self) -> Iterator[tuple[str, Any, str]]:
         """Yield name, owner and attribute of the plain numbers that models keep, and of their parameters' flags."""

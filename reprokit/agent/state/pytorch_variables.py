@@ -8,8 +8,7 @@ from ..capture.store import DTYPES
 from ..capture.torch_batches import leaf
 from ..capture.torch_state import SnapshotReader, digest
 from ..core.digests import array_entry
-from ..pytorch.series import size_of, storage_of
-from ..pytorch.tensors import dtype_name, has_memory, is_plain, is_tensor
+from ..pytorch.tensors import dtype_name, has_memory, is_plain, is_tensor, size_of, storage_of
 from .training_state import shorten
 
 TYPE_CHECKING = False
