@@ -28,9 +28,7 @@ from ..tensorflow import private_api
 from ..tensorflow.state import OptimizerStep, optimizer_variables
 from ..tensorflow.tensors import entry, name_of
 from ..tensorflow.trail import seed_states
-from .script_variables import VariableReader, VariableSetter
-from .tensorflow_variables import TensorflowVariables
-from .training_state import (
+from .answers import (
     BUFFERS,
     DATA,
     OPTIMIZER,
@@ -43,6 +41,8 @@ from .training_state import (
     state_digest,
     text_digest,
 )
+from .script_variables import VariableReader, VariableSetter
+from .tensorflow_variables import TensorflowVariables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

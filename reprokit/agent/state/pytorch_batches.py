@@ -12,7 +12,7 @@ import os
 import sys
 
 from ..capture.torch_state import SnapshotReader, SnapshotTensors
-from .training_state import DATA, StateAnswers
+from .answers import DATA, StateAnswers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

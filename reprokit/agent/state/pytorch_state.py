@@ -14,11 +14,7 @@ from ..events import steps as events
 from ..pytorch import private_api
 from ..pytorch.state import entries_of, named_tensors, parts_of
 from ..pytorch.tensors import entry, is_tensor
-from .pytorch_batches import BatchStream
-from .pytorch_variables import TorchVariables
-from .script_scopes import paths_of
-from .script_variables import VariableReader, VariableSetter
-from .training_state import (
+from .answers import (
     BUFFERS,
     GRADIENTS,
     MODULES,
@@ -32,6 +28,10 @@ from .training_state import (
     state_digest,
     text_digest,
 )
+from .pytorch_batches import BatchStream
+from .pytorch_variables import TorchVariables
+from .script_scopes import paths_of
+from .script_variables import VariableReader, VariableSetter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from ..capture.torch_state import SnapshotReader, digest
 from ..core.digests import array_entry
 from ..pytorch.series import size_of, storage_of
 from ..pytorch.tensors import dtype_name, has_memory, is_plain, is_tensor
-from .training_state import shorten
+from .answers import shorten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

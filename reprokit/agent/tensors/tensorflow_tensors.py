@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from ..core.agent import Agent
     from ..events.steps import Handler, TrainingEvent
-    from .listener import SavedSteps
+    from .saved_steps import SavedSteps
 
 _ACTIVATIONS = {"relu": "ReLU", "relu6": "ReLU6", "sigmoid": "Sigmoid", "tanh": "Tanh"}  # and their layers' classes
 LOSS = "loss"

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from ..core.agent import Agent
     from ..events.steps import Handler, TrainingEvent
-    from .listener import SavedSteps
+    from .saved_steps import SavedSteps
 
     NamedValue = tuple[str, Sequence[str], tuple[str, ...], Any]  # name, aliases, collections and tensor
 

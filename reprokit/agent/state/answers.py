@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.agent import Agent
-    from ..events.steps import EventListener, Events, Handler
+    from ..events.steps import Handler
 
 PARAMETERS, BUFFERS, DATA = "parameters", "buffers", "data"
 OPTIMIZER, SETTINGS, SCALER = "optimizer", "settings", "scaler"
@@ -31,24 +31,6 @@ ALL = "*"  # the name of one digest for all tensors and values of a part
 LOGGED = 16  # number of steps whose state is logged, at either end of the question's steps
 FILE = "state.jsonl"
 _WITHOUT_REFERENCES = 2  # version of marshal's format in which equal values have equal bytes
-
-
-def listener(agent: Agent, question: Mapping[str, Any], framework: str, events: Events) -> EventListener | None:
-    """Return the listener that answers questions about the state of this framework's training."""
-    answers = StateAnswers(agent, question)
-    if framework == "torch":
-        from .pytorch_state import PytorchState
-
-        return PytorchState(agent, answers)
-    if framework == "tensorflow":
-        from .keras_state import KerasState
-
-        return KerasState(agent, answers, events)
-    if framework in ("xgboost", "lightgbm"):
-        from .boosting_state import BoostingDraws
-
-        return BoostingDraws(answers)
-    return None
 
 
 def shorten(digest: str) -> str:
