@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from .torch_checks import FiniteTests
+    from .torch_finite import FiniteTests
 
 SMALL_BUFFER = 1 << 20
 EACH_STEP = 1 << 16  # bytes of parameters and state that are copied a step, on average

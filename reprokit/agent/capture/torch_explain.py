@@ -33,11 +33,10 @@ from .causes import (
     line,
 )
 from .header import PARAMETER, SnapshotHeader
-from .redo import RedoDriver, StepOutcome
+from .redo import SORTED, RedoDriver, StepOutcome
 from .settings import LOSS_ABOVE
 from .torch_reasons import reason_of
 from .torch_rows import RowOrderTracker
-from .torch_trials import SORTED
 from .variables import lines_that_made, user_functions
 
 TYPE_CHECKING = False
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
     from ..core.user_frames import Place
-    from .torch_capture import CaptureContext
+    from .torch_checks import CaptureContext
     from .torch_fit import ParameterNames
 
 MAX_NODES = 500_000  # of the graph, of which operator and layer are kept

@@ -8,12 +8,13 @@ from ..pytorch import private_api
 from ..pytorch.state import module_name
 from ..pytorch.tensors import has_memory, is_nested, is_plain, is_tensor
 from .header import SnapshotHeader, Trigger
-from .torch_batches import BatchRecord, leaf
-from .torch_checks import FiniteTests, values_of
+from .torch_batches import BatchRecord
+from .torch_finite import FiniteTests, values_of
 from .torch_state import (
     SnapshotTensors,
     as_dense_cpu,
     digest,
+    leaf,
     parameters_of,
     take_all,
     take_model,
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .store import Part
-    from .torch_capture import WatchedObjects
     from .torch_fit import ParameterNames
     from .torch_steps import TrainingStep
+    from .torch_watched import WatchedObjects
     from .trees import Node
 
 SHARDS = "parameters, gradients and the optimizer's state are this rank's shards"

@@ -12,7 +12,6 @@ from ..pytorch.tensors import bytes_of, components_of, dtype_name, entry, has_me
 from . import trees
 from .random_states import as_values, put_back
 from .store import DTYPES, NAMES, Part, SavedTensor, SnapshotError, free_name
-from .torch_batches import leaf
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,6 +99,13 @@ class SnapshotTensors:
 
 def _text(item: Any) -> str:
     return item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else str(item)
+
+
+def leaf(value: Any) -> Node | None:
+    """Return a node that holds a tensor or an array; None for any other value."""
+    cls = type(value)
+    is_array = isinstance(value, array) or (hasattr(cls, "__array_interface__") and hasattr(cls, "dtype"))
+    return {"held": value} if is_array or is_tensor(value) else None
 
 
 def as_dense_cpu(tensor: Any) -> Any:
