@@ -12,7 +12,6 @@ from ..tensorflow.state import optimizer_variables
 from ..tensorflow.tensors import name_of
 from .random_states import put_back
 from .store import DTYPES, NAMES, SnapshotError, saved_optimizers
-from .tensorflow_graphs import random_operations
 from .tensorflow_snapshot import models_of
 from .tensorflow_state import (
     VARIABLES,
@@ -21,6 +20,7 @@ from .tensorflow_state import (
     model_variables,
     plain,
     put_variable,
+    random_operations,
     resource_id,
     variables_of_no_owner,
 )

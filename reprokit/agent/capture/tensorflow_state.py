@@ -8,7 +8,7 @@ from array import array
 from ..core.digests import tensor_digest
 from ..core.signal_errors import pass_on
 from ..tensorflow import private_api
-from ..tensorflow.decisions import generators
+from ..tensorflow.decisions import RANDOM_OPERATIONS, generators
 from ..tensorflow.state import optimizer_variables
 from ..tensorflow.tensors import name_of
 from .random_states import as_values
@@ -295,6 +295,27 @@ def take_random(
         value["drawn"] = drawn
     nodes["tensorflow"] = taking.value("random.tensorflow", value)
     return nodes
+
+
+def is_numeric(value: Any) -> bool:
+    """Return whether a value is a tensor or an array of numbers."""
+    dtype = getattr(value, "dtype", None)
+    return (
+        hasattr(value, "shape")
+        and any(getattr(dtype, name, False) for name in ("is_floating", "is_integer", "is_complex"))
+    ) or getattr(dtype, "kind", None) in (*"iufc",)
+
+
+def random_operations(graph: Any) -> list[Any]:
+    """Return a graph's operations that draw from a random state of their own, in the order of creation."""
+    return [operation for operation in graph.get_operations() if operation.type in RANDOM_OPERATIONS.values()]
+
+
+def nested_random_operations(graph: Any) -> list[str]:
+    """Return the names of such operations in branches, loops and other functions of a graph."""
+    functions = graph.as_graph_def().library.function
+    names = [node.name for function in functions for node in function.node_def if node.op in RANDOM_OPERATIONS.values()]
+    return list(dict.fromkeys(names))
 
 
 def keras_generator() -> Any:
