@@ -6,7 +6,7 @@ import functools
 import math
 
 from ..pytorch import private_api
-from ..pytorch.state import module_name
+from ..pytorch.tensor_names import TensorNames, module_name
 from ..pytorch.tensors import is_tensor
 from . import checks
 from .header import ACTIVATION, GRADIENT, Trigger
@@ -14,7 +14,6 @@ from .header import LOSS as OF_LOSS
 from .random_states import RandomStates
 from .torch_copies import UpdateBackup
 from .torch_finite import FiniteTests
-from .torch_fit import ParameterNames
 from .torch_ranks import RankCoordinator
 from .torch_steps import ThreadSteps, TrainingStep
 from .torch_watched import WatchedObjects
@@ -74,9 +73,9 @@ class CaptureContext:
             record.backup = UpdateBackup(self.torch, self.tests, record.reference())
         return record.backup.keep(record.steps, step.losses.recent[-1] if step.losses.recent else 0.0)
 
-    def names(self) -> ParameterNames:
+    def names(self) -> TensorNames:
         """Return the names of this thread's parameters."""
-        return ParameterNames(self.models(), [record.reference() for record in self.watched.alive()])
+        return TensorNames(self.models(), [record.reference() for record in self.watched.alive()])
 
     def parameters(self) -> dict[str, Any]:
         """Return the parameters of all optimizers by name."""
@@ -90,10 +89,11 @@ class CaptureContext:
         """Return a trigger for each gradient, or parameter, of these optimizers that is not finite."""
         parameters = {id(parameter): parameter for record in records for parameter in record.parameters()}
         triggers: list[Trigger] = []
-        for name, parameter in self.names().of(list(parameters.values())):
+        names = self.names()
+        for parameter in parameters.values():
             tensor = parameter.grad if kind == GRADIENT else parameter.data
             if tensor is not None and len(triggers) < MAX_TRIGGERS:
-                trigger = checks.elements(kind, name, *self.tests.count(tensor))
+                trigger = checks.elements(kind, names.of(parameter), *self.tests.count(tensor))
                 triggers += [] if trigger is None else [trigger]
         return triggers
 

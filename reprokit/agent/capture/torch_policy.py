@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from ..pytorch import private_api
-from ..pytorch.state import named_tensors, parts_of
+from ..pytorch.tensor_names import named_tensors, parts_of
 from .header import PARAMETER, Trigger, in_words
 from .settings import ROLLBACK, STOP
 from .torch_copies import StateCopy

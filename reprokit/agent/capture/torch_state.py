@@ -7,7 +7,7 @@ import sys
 from array import array
 
 from ..pytorch.series import size_of
-from ..pytorch.state import named_tensors, parts_of
+from ..pytorch.tensor_names import named_tensors, parameters_of, parts_of
 from ..pytorch.tensors import bytes_of, components_of, dtype_name, entry, has_memory, is_nested, is_plain, is_tensor
 from . import trees
 from .random_states import as_values, put_back
@@ -146,11 +146,6 @@ def take_optimizer(tensors: SnapshotTensors, number: int, optimizer: Any, names:
         "state": tensors.pack(f"{prefix}.state", _state_of(optimizer)),
         "groups": tensors.pack(f"{prefix}.groups", groups),
     }
-
-
-def parameters_of(optimizer: Any) -> list[Any]:
-    """Return an optimizer's parameters, group by group."""
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _state_of(optimizer: Any) -> dict[str, Any]:

@@ -7,9 +7,9 @@ import weakref
 from _thread import _local
 
 from ..pytorch import private_api
+from ..pytorch.tensor_names import parameters_of
 from .checks import NormMean
 from .torch_copies import UpdateBackup
-from .torch_state import parameters_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from ..core.live_objects import LiveObjects
 from ..core.patching import replace
 from ..events import steps as events
 from ..pytorch import private_api
-from ..pytorch.state import entries_of, named_tensors, parts_of
+from ..pytorch.state import entries_of
+from ..pytorch.tensor_names import TensorNames, named_tensors, parameters_of, parts_of
 from ..pytorch.tensors import entry, is_tensor
 from .answers import (
     BUFFERS,
@@ -189,29 +190,17 @@ class PytorchState:
 
     # Reading
 
-    def _tensors(self) -> tuple[NamedTensors, NamedTensors, NamedTensors, dict[int, str]]:
-        """Return parameters, buffers, tensors of models that no optimizer trains, and names by id()."""
-        trained = [parameter for optimizer in self._optimizers for parameter in torch_state.parameters_of(optimizer)]
-        modules = self._hooks().modules
-        owners = modules.owners(trained, self._torch.nn.Module)
-        parameters: NamedTensors = {}
-        buffers: NamedTensors = {}
-        for number, owner in enumerate(owners):
-            for prefix, own, own_buffers in parts_of(owner):
-                head = f"model#{number}.{prefix}" if len(owners) > 1 else prefix
-                parameters.update({head + name: tensor for name, tensor in own.items() if tensor is not None})
-                buffers.update({head + name: tensor for name, tensor in own_buffers.items() if tensor is not None})
-        names = {id(tensor): name for name, tensor in (*parameters.items(), *buffers.items())}
-        for number, parameter in enumerate(trained):
-            if id(parameter) not in names:
-                names[id(parameter)] = name = f"parameter#{number}"
-                parameters[name] = parameter
-        return parameters, buffers, self._other_models(names), names
+    def _tensors(self) -> tuple[NamedTensors, NamedTensors, NamedTensors, TensorNames]:
+        """Return parameters, buffers, tensors of models that no optimizer trains, and the names of the others."""
+        trained = [parameter for optimizer in self._optimizers for parameter in parameters_of(optimizer)]
+        owners = self._hooks().modules.owners(trained, self._torch.nn.Module)
+        names = TensorNames(owners, list(self._optimizers))
+        return {**names.of_models, **names.alone}, names.buffers, self._other_models(names), names
 
-    def _other_models(self, names: dict[int, str]) -> NamedTensors:
+    def _other_models(self, names: TensorNames) -> NamedTensors:
         """Return the tensors of models that have no names yet; a model is named as the script refers to it."""
         unnamed = [
-            (root, {name: tensor for name, tensor in named_tensors(parts_of(root)) if id(tensor) not in names})
+            (root, {name: tensor for name, tensor in named_tensors(parts_of(root)) if tensor not in names})
             for root in self._hooks().modules.outermost()
         ]
         roots = [(root, tensors) for root, tensors in unnamed if tensors]
@@ -264,9 +253,9 @@ class PytorchState:
             for number, optimizer in enumerate(self._optimizers):
                 for key, value in _settings(number, optimizer):
                     digests[SETTINGS].update(_digests_of(key, value))
-                for parameter in torch_state.parameters_of(optimizer):
+                for parameter in parameters_of(optimizer):
                     state = optimizer.state.get(parameter, {})
-                    digests[OPTIMIZER].update(_digests_of(f"optimizer#{number}.{names[id(parameter)]}", state))
+                    digests[OPTIMIZER].update(_digests_of(_name_in(f"optimizer#{number}", names.of(parameter)), state))
             for kind, objects in ((SCHEDULE, self._schedules), (SCALER, self._scalers)):
                 for number, owner in enumerate(objects):
                     digests[kind].update(_digests_of(f"{type(owner).__name__}#{number}", _state_of(owner)))
@@ -310,9 +299,7 @@ class PytorchState:
         }
         header[MODULES] = self._module_settings()
         header["optimizers"] = [
-            torch_state.take_optimizer(
-                tensors, number, optimizer, [names[id(parameter)] for parameter in torch_state.parameters_of(optimizer)]
-            )
+            torch_state.take_optimizer(tensors, number, optimizer, list(map(names.of, parameters_of(optimizer))))
             for number, optimizer in enumerate(self._optimizers)
         ]
         header["schedules"] = torch_state.take_all(tensors, "schedule", list(self._schedules))
@@ -405,6 +392,11 @@ class PytorchState:
         state = header.get(f"{LOADER} {moment}")
         if LOADER in parts and state is not None and self._loader_generator is not None:
             self._answers.attempt(LOADER, lambda: self._loader_generator.set_state(reader.value(state)))
+
+
+def _name_in(optimizer: str, parameter: str) -> str:
+    """Return the name of a parameter's state in an optimizer, whose own name a parameter of no model may have."""
+    return parameter if parameter.startswith(f"{optimizer}.") else f"{optimizer}.{parameter}"
 
 
 def _digest(tensor: Any) -> str:
