@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from ..core.live_objects import LiveObjects
 from ..core.signal_errors import pass_on
 from ..pytorch.tensor_names import TensorNames, module_name, parameters_of
 from ..pytorch.tensors import dtype_name
+from ..pytorch.training_state import TrainingObjects
 from .store import NAMES, SnapshotError, SnapshotFile, saved_optimizers
 from .torch_state import SnapshotReader, put_optimizer, put_random, put_stateful
 
@@ -102,9 +102,7 @@ class ScriptObjects:
     ) -> None:
         self._torch = torch
         self._header = snapshot.facts
-        # The objects that the script created, in order, while they live.
-        self.own_optimizers, self.own_scalers, self.own_schedules = LiveObjects(), LiveObjects(), LiveObjects()
-        self._modules = modules
+        self.own = TrainingObjects(lambda: modules)  # that the script created
         self._models: list[ModelMatch] = []  # empty until they are matched
         self.reader = SnapshotReader(torch, snapshot.tensors)
         self._problem = problem  # reports a text beside the result
@@ -112,14 +110,13 @@ class ScriptObjects:
     @property
     def optimizers(self) -> list[Any]:
         """The script's optimizers."""
-        return list(self.own_optimizers)
+        return list(self.own.optimizers)
 
     @property
     def models(self) -> list[ModelMatch]:
         """The snapshot's models, each matched with a module of the script; raises SnapshotError if any has no match."""
         if not self._models:
-            parameters = [parameter for optimizer in self.optimizers for parameter in parameters_of(optimizer)]
-            unmatched, matches = self._modules.owners(parameters, self._torch.nn.Module), []
+            unmatched, matches = self.own.owners(), []
             for entry in self._header.models:
                 if not unmatched:
                     raise SnapshotError(f"the script has no model for the snapshot's {entry.get('class')}")
@@ -139,8 +136,8 @@ class ScriptObjects:
         for optimizer, entry in self._optimizer_pairs():
             self._restore_one("the state of an optimizer", put_optimizer, optimizer, entry)
         for owners, entries in (
-            (self.own_scalers, self._header.scalers),
-            (self.own_schedules, self._header.schedules),
+            (self.own.scalers, self._header.scalers),
+            (self.own.schedules, self._header.schedules),
         ):
             for owner, entry in zip(list(owners), entries):
                 self._restore_one(f"the state of a {type(owner).__name__}", put_stateful, owner, entry)
