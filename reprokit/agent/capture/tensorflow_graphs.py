@@ -16,9 +16,10 @@ import weakref
 
 from ..core.signal_errors import pass_on
 from ..tensorflow import private_api
+from ..tensorflow.training_state import plain
 from .checks import MEMORY, WARM
 from .settings import Conditions
-from .tensorflow_state import LOADER, is_numeric, nested_random_operations, plain, random_operations
+from .tensorflow_state import LOADER, is_numeric, nested_random_operations, random_operations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

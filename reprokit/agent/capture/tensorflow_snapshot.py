@@ -10,22 +10,19 @@ from ..core import live_objects
 from ..core.signal_errors import pass_on
 from ..core.user_frames import variables_of
 from ..tensorflow import private_api
+from ..tensorflow.tensor_names import distinct_names
+from ..tensorflow.training_state import as_array, eager_state, plain, resource_id
 from . import checks
 from . import tensorflow_graphs as graphs
 from .header import ACTIVATION, CONDITION, GRADIENT, PARAMETER, SnapshotHeader, Trigger, in_words
 from .tensorflow_state import (
     SCRIPT,
     TensorCollector,
-    as_array,
     digest,
-    distinct_names,
-    eager_state,
     is_float,
     loss_scale,
     model_variables,
     numbers,
-    plain,
-    resource_id,
     saved_or_current,
     take_models,
     take_optimizers,

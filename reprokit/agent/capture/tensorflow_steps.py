@@ -15,18 +15,8 @@ from ..core.signal_errors import pass_on
 from ..tensorflow import private_api
 from ..tensorflow.decisions import generators
 from ..tensorflow.state import optimizer_variables
-from .tensorflow_state import (
-    as_array,
-    digest,
-    is_numeric,
-    nested_random_operations,
-    plain,
-    random_operations,
-    read,
-    resource_id,
-    saved_or_current,
-    size_of,
-)
+from ..tensorflow.training_state import as_array, plain, read_variable, resource_id
+from .tensorflow_state import digest, is_numeric, nested_random_operations, random_operations, saved_or_current, size_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -221,7 +211,7 @@ class AccumulationWindow:
         if not record.accumulates:
             return
         if not self.calls:
-            self.before = {key: read(variable) for key, variable in record.written.items()}
+            self.before = {key: read_variable(variable) for key, variable in record.written.items()}
         if record.updates == SOMETIMES:
             self._counted = self._count()
 

@@ -10,22 +10,12 @@ import sys
 from ..core.signal_errors import pass_on
 from ..tensorflow import private_api
 from ..tensorflow.tensors import is_eager
+from ..tensorflow.training_state import as_array, plain, put_variable, read_variable, resource_id
 from . import tensorflow_graphs as graphs
 from .settings import ROLLBACK, STOP
 from .tensorflow_graphs import UpdateSite
 from .tensorflow_snapshot import RejectedStep, RejectionHandler, local_batch
-from .tensorflow_state import (
-    FIT,
-    LOADER,
-    SCRIPT,
-    as_array,
-    is_finite,
-    loss_scale,
-    plain,
-    put_variable,
-    read,
-    resource_id,
-)
+from .tensorflow_state import FIT, LOADER, SCRIPT, is_finite, loss_scale
 from .tensorflow_steps import FunctionRecord, StepValues, as_one_value
 from .variables import loop_counters
 
@@ -107,7 +97,7 @@ class XlaCalls:
     def _check_flags(self, function: Any, arguments: Arguments, keywords: Keywords, before: Pairs) -> None:
         """Check the flags after a call from eager code; undo a step that should not have happened."""
         for site in FunctionRecord.of(function).sites or ():
-            after = list(map(read, site.updated))
+            after = list(map(read_variable, site.updated))
             if site.watched.memory.is_flagged() or not all(is_finite(as_array(value)) for value in after):
                 for variable, value in before:
                     put_variable(variable, value)
@@ -228,7 +218,7 @@ class RollbackState:
         self._since += 1
         if not self._saved_values or self._since >= self._every:
             self._since = 0
-            self._saved_values = [(variable, read(variable)) for variable in self._training.variables()]
+            self._saved_values = [(variable, read_variable(variable)) for variable in self._training.variables()]
 
 
 class UpdateGuard:
@@ -353,7 +343,7 @@ class UpdateGuard:
             result = update()
         finally:
             step.is_updating = False
-        after = [read(variable) for _, variable in pairs] if is_tested else []
+        after = [read_variable(variable) for _, variable in pairs] if is_tested else []
         if is_tested and self._capture.attempt(lambda: bool(graphs.are_finite(after))) is False:
             step.finite = False
             self._reject_eagerly(step, watched, pairs, after)
