@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from reprokit.agent.capture.torch_checks import FiniteTests
 from reprokit.agent.capture.torch_copies import BufferCopies
+from reprokit.agent.capture.torch_finite import FiniteTests
 from reprokit.agent.core import native_module
 from reprokit.agent.core import trail_library as trail
 from reprokit.core.native import trail_path

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from reprokit.agent.capture.torch_explain import HANDED_ON, OWN_MODE, OperatorExplainer
-from reprokit.agent.capture.torch_fit import ParameterNames
 from reprokit.agent.pytorch.decisions import replace_targets
+from reprokit.agent.pytorch.tensor_names import TensorNames
 
 pytestmark = pytest.mark.torch
 
@@ -125,7 +125,7 @@ def watched(case: Case, known: list[tuple[str, torch.Tensor]] | None = None) -> 
     torch.manual_seed(0)
     weight = nn.Parameter(torch.ones(4))
     explainer = OperatorExplainer(torch)
-    explainer.set_names(ParameterNames([], []), known or [])
+    explainer.set_names(TensorNames([], []), known or [])
     explainer.begin()
     try:
         loss = case(torch.rand(ROWS, 4) * 0.9 + 0.1, weight)
@@ -206,7 +206,7 @@ def test_the_layer_is_named() -> None:
 
     model = nn.Sequential(nn.Linear(4, 4, bias=False), Norm())
     explainer = OperatorExplainer(torch)
-    explainer.set_names(ParameterNames([model], []), [])
+    explainer.set_names(TensorNames([model], []), [])
     explainer.begin()
     try:
         loss = model(torch.zeros(ROWS, 4)).sum()

@@ -26,7 +26,16 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
         program = directory / (output or name.replace(".", "-"))
         if not program.exists():
             compiler = "g++" if name.endswith(".cpp") else "gcc"
-            command = [compiler, "-D_GNU_SOURCE", "-O1", "-Wall", f"-I{NATIVE}", str(SOURCES / name), "-o", program]
+            command = [
+                compiler,
+                "-D_GNU_SOURCE",
+                "-O1",
+                "-Wall",
+                f"-I{NATIVE}",
+                str(SOURCES / name),
+                "-o",
+                str(program),
+            ]
             subprocess.run([*command, "-lpthread", *options], check=True)
         return str(program)
 

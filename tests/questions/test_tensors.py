@@ -22,6 +22,7 @@ from reprokit.core.errors import TensorUnavailable
 from reprokit.core.native import trail_path
 from reprokit.model.plan import Plan
 from reprokit.questions.proof import prove
+from reprokit.run_files import trails
 from reprokit.run_files.rundir import RunDirectory
 from tests.support import Reprokit, rest_slow
 
@@ -506,3 +507,19 @@ def test_tensors_may_be_named_like_what_the_agent_is_told_to_do(tmp_path: Path) 
     assert (metrics.count('"k":"loss"'), '"k":"warning"' in metrics) == (3, False)
     answer = ask(tmp_path, "run", "quiet_input_0")
     assert (answer["known"], answer["proved_steps"]) == (3, 3)
+
+
+def test_a_parameter_of_no_model_has_one_name_in_the_trail_and_in_tensors(tmp_path: Path) -> None:
+    run = record(tmp_path, "run", "pytorch_bare_parameters.py")
+    names = [f"param_groups.{place}" for place in ("0.params.0", "0.params.1", "1.params.0")]
+    (series,) = [series for trail in trails.read(RunDirectory(run)) for series in trail.series]
+    assert [tensor.name for tensor in series.tensors(0)] == names
+    answer = ask(tmp_path, "run", "weights,gradients,optimizer_variables")
+    unclipped = 6  # which no trail sees
+    assert (answer["agreed"], answer["seen"], answer["proved_steps"]) == (unclipped, answer["added"] - unclipped, 3)
+    saved = {name for _, _, name, _, _ in Saved(run).by_place}
+    assert {name for name in saved if "/" not in name} == set(names)
+    assert {name for name in saved if name.startswith("gradient_unclipped/")} == {
+        f"gradient_unclipped/{name}" for name in names[1:]
+    }
+    assert {f"optimizer#0/{name}/exp_avg" for name in names} <= saved

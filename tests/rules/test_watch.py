@@ -31,7 +31,7 @@ def test_an_alarm_stops_the_training_in_good_order(reprokit: Reprokit) -> None:
     assert done.stdout == "saved a checkpoint\nexit handlers ran\n"
     assert "Traceback" not in done.stderr
     said = [line for line in done.stderr.splitlines() if line.startswith("reprokit: warning: ExplodingTensor")]
-    more = "(and 1 more: gradient/param_groups.params.0)"
+    more = "(and 1 more: gradient/param_groups.0.params.0)"
     assert said[0] == f"reprokit: warning: ExplodingTensor at step 3: loss: it holds NaN {more}"
     facts = reprokit.facts("run")
     assert (facts["exit_code"], facts["signal"], facts["status"]) == (122, None, "finished")

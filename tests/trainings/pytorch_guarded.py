@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import reprokit.capture
-from reprokit.agent.capture.torch_checks import FiniteTests
+from reprokit.agent.capture.torch_finite import FiniteTests
 
 DIRECTORY = Path(sys.argv[1])
 

@@ -31,6 +31,7 @@ FORMAT = 1
 REPRODUCE, MINIMIZE, EXPLAIN = "reproduce", "minimize", "explain"
 FINITE = "everything is finite"
 FILLED = "the script works with whole batches only: the samples are repeated in the place of those left out"
+SORTED = "indices in the data set are told as if the script's collate_fn kept the order of samples"
 MAX_DIFFERENT = 1000  # names of gradients that are reported
 MAX_TRIALS = 1000
 

@@ -18,17 +18,11 @@ from ..tensorflow.decisions import TensorFlowDecisions
 from ..tensorflow.evaluation import is_of_tensorflow
 from .random_states import RandomStates
 from .settings import NEEDS_KERAS_ON_TENSORFLOW, NEEDS_TENSORFLOW_2, STOP
-from .tensorflow_graphs import ReplicaRound, are_finite, call_host, current_values, in_loop, replica, restore_values
-from .tensorflow_state import FIT, SCRIPT, as_array, is_finite, plain, put_variable, read, resource_id
-from .tensorflow_steps import (
-    ALWAYS,
-    AccumulationWindow,
-    FunctionRecord,
-    OutermostCall,
-    TrainingState,
-    as_one_value,
-)
-from .tensorflow_updates import RejectionHandler, UpdateGuard
+from .tensorflow_graphs import ReplicaRound, replica, restore_values
+from .tensorflow_snapshot import RejectionHandler
+from .tensorflow_state import FIT, SCRIPT
+from .tensorflow_steps import ALWAYS, AccumulationWindow, OutermostCall, TrainingState, as_one_value
+from .tensorflow_updates import UpdateGuard, XlaCalls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,17 +32,11 @@ if TYPE_CHECKING:
 
     from . import CaptureSession
     from .tensorflow_steps import TensorFlowStep
-    from .tensorflow_updates import UpdateSite
 
-    Arguments = tuple[Any, ...]
-    Keywords = dict[str, Any]
-    Pairs = list[tuple[Any, Any]]  # of variables and their values
     Function = Callable[..., Any]
 
 MAX_LOSSES = 16  # of one step
 MAX_DRAWN = 10_000
-COMPUTED_AGAIN = "the step was compiled by XLA; its gradients were computed once more to be kept"
-NOT_COMPUTED_AGAIN = "the gradients could not be computed once more"
 
 
 class TensorFlowCapture:
@@ -303,158 +291,3 @@ class OutermostCalls:
         else:
             tensorflow = sys.modules["tensorflow"]
             tensorflow.cond(step.finite, lambda: None, lambda: restore_values(changed))
-
-
-class XlaCalls:
-    """Handles calls of XLA-compiled functions: saves the variables they update, and checks a flag after the call.
-
-    A compiled graph returns nothing beyond its outputs. So a step that must not happen does, and is then undone by
-    restoring the variables. Its gradients are computed again for the snapshot.
-    """
-
-    def __init__(self, rejections: RejectionHandler) -> None:
-        self.tracing: dict[str, Any] | None = None  # gradients by optimizer's id, while a gradient function is traced
-        self._rejections = rejections
-        self._capture = rejections.capture
-        self._training = rejections.training
-
-    # ---- calls of compiled functions ---------------------------------------------------------------------------------
-
-    def call(self, call_function: Function, function: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Call an XLA-compiled function by TensorFlow's own way, and check its steps afterwards."""
-        record, thread_state = FunctionRecord.of(function), self._training.thread_state
-        if thread_state.compiled is not None or self.tracing is not None or record.gradient_function is function:
-            return call_function(function, *arguments, **keywords)
-        values_before = self._capture.attempt(self._values_before_call, record, function, arguments, keywords)
-        thread_state.compiled = record
-        try:
-            result = call_function(function, *arguments, **keywords)
-        finally:
-            thread_state.compiled = None
-        if values_before is not None:
-            check = self._check_flags if private_api.executing_eagerly() else self._check_flags_in_graph
-            self._capture.attempt(check, function, arguments, keywords, values_before)
-        return result
-
-    def add_site(self, site: UpdateSite, step: TensorFlowStep) -> None:
-        """Have the flag of this update checked after the call of the outermost function that is being built."""
-        record = self._training.thread_state.compiled
-        if record is None:
-            raise RuntimeError("a function compiled by XLA was built by no call of it")
-        site.changed = step.variables.saved
-        record.sites = [*[other for other in record.sites or () if other.watched is not site.watched], site]
-        record.changed = None
-
-    def _values_before_call(
-        self, record: FunctionRecord, function: Any, arguments: Arguments, keywords: Keywords
-    ) -> Pairs:
-        """Return the variables that a compiled function updates, with their values before its call."""
-        if record.sites is None:  # its graph is built first, which shows what it updates
-            self._training.thread_state.compiled = record
-            self._capture.attempt(lambda: function.get_concrete_function(*arguments, **keywords))
-            self._training.thread_state.compiled = None
-            record.sites = record.sites or []
-        if record.changed is None:
-            changed = [variable for site in record.sites for variable, _ in site.changed.values()]
-            updated = [variable for site in record.sites for variable in [*site.variables, *site.watched.updated]]
-            record.changed = list({resource_id(each): plain(each) for each in [*updated, *changed]}.values())
-        return [(variable, variable.read_value()) for variable in record.changed]
-
-    # ---- after calls ------------------------------------------------------------------------------------------------
-
-    def _check_flags(self, function: Any, arguments: Arguments, keywords: Keywords, before: Pairs) -> None:
-        """Check the flags after a call from eager code; undo a step that should not have happened."""
-        for site in FunctionRecord.of(function).sites or ():
-            after = list(map(read, site.updated))
-            if site.watched.memory.is_flagged() or not all(is_finite(as_array(value)) for value in after):
-                for variable, value in before:
-                    put_variable(variable, value)
-                self._report_rejected(site, function, arguments, keywords, {"after": after}, loops=False)
-
-    def _check_flags_in_graph(self, function: Any, arguments: Arguments, keywords: Keywords, before: Pairs) -> None:
-        """Add the same check after a call from a graph that is being built."""
-        tensorflow, loops = sys.modules["tensorflow"], in_loop()
-        for site in FunctionRecord.of(function).sites or ():
-
-            def host(site: UpdateSite = site) -> Any:
-                def on_host(seen: dict[str, Any]) -> None:
-                    self._report_rejected(site, function, tuple(seen["arguments"]), seen["keywords"], seen, loops=loops)
-
-                after = current_values(site.updated)
-                restore_values(before)
-                graph = private_api.default_graph()
-                assignments = [node for node in graph.get_operations() if node.type == "AssignVariableOp"]
-                with tensorflow.control_dependencies(assignments):
-                    call_host(on_host, {"arguments": list(arguments), "keywords": keywords, "after": after})
-                return tensorflow.constant(0)
-
-            is_good = tensorflow.logical_and(
-                site.watched.memory.all_good.read_value(), are_finite(current_values(site.updated))
-            )
-            tensorflow.cond(is_good, lambda: tensorflow.constant(0), host)
-
-    def _report_rejected(
-        self,
-        site: UpdateSite,
-        function: Any,
-        arguments: Arguments,
-        keywords: Keywords,
-        host_values: dict[str, Any],
-        *,
-        loops: bool,
-    ) -> None:
-        put_variable(site.watched.memory.all_good, True)
-        key = str(id(site.watched.optimizer()))
-        values = self._capture.attempt(lambda: self._gradient_function(function)(*arguments, **keywords)[key])
-        note = COMPUTED_AGAIN
-        if values is None:
-            values = {"gradients": [None] * len(site.variables), "loss": None, "activations": []}
-            note = NOT_COMPUTED_AGAIN
-        values = {**values, "batches": [as_one_value(arguments, keywords)], "after": host_values["after"]}
-        rejected = self._rejections.of_site(site, values, [FIT if site.model is not None else SCRIPT])
-        rejected.notes.append(note)
-        self._rejections.end_after_call(site, rejected, loops=loops)
-
-    # ---- gradients ---------------------------------------------------------------------------------------------------
-
-    def record_gradients(self, step: TensorFlowStep, optimizer: Any, pairs: list[tuple[Any, Any]]) -> None:
-        """Record gradients in place of an update, while a gradient function is traced."""
-        assert self.tracing is not None
-        self.tracing[str(id(optimizer))] = {
-            "gradients": [gradient for gradient, _ in pairs],
-            "loss": step.values.loss,
-            "activations": [finite for _, finite in step.values.activations],
-        }
-
-    def _gradient_function(self, function: Any) -> Any:
-        """Return a function that computes gradients, loss and activations of a function's step without applying."""
-        record = FunctionRecord.of(function)
-        if record.gradient_function is None:
-            make = sys.modules["tensorflow"].function
-            is_compiled = private_api.is_compiled(function)
-            record.gradient_function = make(
-                self._collecting_gradients(function), jit_compile=is_compiled, autograph=False
-            )
-            FunctionRecord.of(record.gradient_function).gradient_function = record.gradient_function
-        return record.gradient_function
-
-    def _collecting_gradients(self, function: Any) -> Function:
-        python, is_converted = private_api.python_function(function)
-        if is_converted:  # AutoGraph would convert it, too
-            status = private_api.module("autograph_status")
-            enabled = status.ControlStatusCtx(status=status.Status.ENABLED)
-            python = private_api.module("autograph").tf_convert(python, enabled)
-
-        def reveal(*arguments: Any, **keywords: Any) -> dict[str, Any]:
-            gradients = self.tracing = {}
-            step = self._training.begin_step()
-            step.pinned = True
-            try:
-                python(*arguments, **keywords)
-            finally:
-                self.tracing = None
-                step.is_updating = True
-                restore_values(list(step.variables.saved.values()))
-            return gradients
-
-        return reveal

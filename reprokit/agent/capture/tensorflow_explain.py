@@ -12,6 +12,7 @@ from ..core import user_frames
 from ..core.signal_errors import pass_on
 from ..tensorflow import private_api
 from ..tensorflow.operations import OperationHooks
+from ..tensorflow.training_state import as_array
 from .causes import (
     BACKWARD,
     FORWARD,
@@ -25,7 +26,7 @@ from .causes import (
     line,
 )
 from .tensorflow_rows import SampleOrderTracker
-from .tensorflow_state import as_array, is_finite, limits_of, numbers
+from .tensorflow_state import is_finite, limits_of, numbers
 from .variables import lines_that_made, user_functions
 
 TYPE_CHECKING = False

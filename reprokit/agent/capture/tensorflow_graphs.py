@@ -12,25 +12,24 @@ host then has the shares of all replicas of this process.
 from __future__ import annotations
 
 import sys
+import weakref
 
 from ..core.signal_errors import pass_on
 from ..tensorflow import private_api
-from ..tensorflow.decisions import RANDOM_OPERATIONS
+from ..tensorflow.training_state import plain
 from .checks import MEMORY, WARM
 from .settings import Conditions
-from .tensorflow_state import LOADER, as_array, plain
+from .tensorflow_state import LOADER, is_numeric, nested_random_operations, random_operations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
-    from .tensorflow_steps import StepValues, TensorFlowStep
-    from .tensorflow_updates import UpdateSite
+    from .tensorflow_steps import OptimizerMemory, OutermostCall, StepValues, TensorFlowStep, WatchedOptimizer
 
     Function = Callable[..., Any]
 
-LAST_LOSSES = 100
 FIRST_REPLICA_ONLY = "of what each replica has for itself, as BatchNormalization's statistics, the first one's is kept"
 PATIENCE = 60_000  # milliseconds to wait for the other workers, before this process ends
 _OVER_DATA = ("scan_body", "reduce_body", "dataset_reduce", "dataset_scan")  # graphs of loops over a data set
@@ -66,15 +65,6 @@ def numeric_inputs(graph: Any) -> list[Any]:
     return [tensor for tensor in graph.inputs if id(tensor) not in captured and is_numeric(tensor)]
 
 
-def is_numeric(value: Any) -> bool:
-    """Return whether a value is a tensor or an array of numbers."""
-    dtype = getattr(value, "dtype", None)
-    return (
-        hasattr(value, "shape")
-        and any(getattr(dtype, name, False) for name in ("is_floating", "is_integer", "is_complex"))
-    ) or getattr(dtype, "kind", None) in (*"iufc",)
-
-
 def call_host(on_host: Callable[..., None], nested: Any) -> None:
     """Add a call of a host function to the graph, with the values of all tensors in a nested value."""
     tensorflow = sys.modules["tensorflow"]
@@ -96,47 +86,7 @@ def _can_be_handed(tensorflow: Any, value: Any) -> bool:
     return is_tensor and value.dtype not in (tensorflow.resource, tensorflow.variant)
 
 
-def random_operations(graph: Any) -> list[Any]:
-    """Return a graph's operations that draw from a random state of their own, in the order of creation."""
-    return [operation for operation in graph.get_operations() if operation.type in RANDOM_OPERATIONS.values()]
-
-
-def nested_random_operations(graph: Any) -> list[str]:
-    """Return the names of such operations in branches, loops and other functions of a graph."""
-    functions = graph.as_graph_def().library.function
-    names = [node.name for function in functions for node in function.node_def if node.op in RANDOM_OPERATIONS.values()]
-    return list(dict.fromkeys(names))
-
-
 # ---- tests -----------------------------------------------------------------------------------------------------------
-
-
-class OptimizerMemory:
-    """Variables that reprokit keeps for one optimizer from step to step: last losses, norms, and a flag."""
-
-    def __init__(self) -> None:
-        tensorflow = sys.modules["tensorflow"]
-        variable = private_api.module("variables").ResourceVariable  # a single one, under any strategy
-        with private_api.ops().init_scope():
-            nothing = tensorflow.fill([LAST_LOSSES], tensorflow.constant(float("nan")))
-            self.losses = variable(nothing, trainable=False, name="reprokit_losses")
-            self.norms = variable([0.0, 0.0], trainable=False, name="reprokit_norms")  # mean and count
-            self.all_good = variable(True, trainable=False, name="reprokit_good")  # whether all compiled steps were
-        self._read = private_api.module("variable_calls").read_variable_op
-
-    @property
-    def variables(self) -> list[Any]:
-        """All of these variables."""
-        return [self.losses, self.norms, self.all_good]
-
-    def last_losses(self) -> list[float]:
-        """Return the last losses, the oldest first."""
-        numbers = as_array(self.losses).tolist()
-        return [number for number in numbers if number == number][-LAST_LOSSES:]
-
-    def is_flagged(self) -> bool:
-        """Return whether a compiled step should not have been applied; in eager code only."""
-        return not bool(self._read(self.all_good.handle, self.all_good.dtype))
 
 
 def values(gradients: Sequence[Any]) -> list[Any]:
@@ -303,6 +253,47 @@ def flagged_update(step: TensorFlowStep, test: UpdateTest, update: Function, mem
         memory.all_good.assign(tensorflow.logical_and(memory.all_good.read_value(), finite))
     finally:
         step.is_updating = False
+
+
+class UpdateSite:
+    """A place in a graph where an optimizer applies gradients."""
+
+    def __init__(
+        self, watched: WatchedOptimizer, variables: list[Any], step: TensorFlowStep, call: OutermostCall | None
+    ) -> None:
+        self.watched = watched
+        self.step = step
+        self.variables = variables
+        # TensorFlow never releases graphs, which refer to this object: the model must not live as long.
+        self._model = None if call is None or call.model is None else weakref.ref(call.model)
+        self.record = None if call is None else call.record  # of the function that the graph was built in
+        self.activations = [name for name, _ in step.values.activations]
+        self.random_types: list[str] = []  # types of the operations in random_results()
+        self.changed: dict[int, tuple[Any, Any]] = {}  # other variables that the compiled step writes to
+
+    @property
+    def model(self) -> Any:
+        """The model whose fit it belongs to, if there is one and it still exists."""
+        return None if self._model is None else self._model()
+
+    def random_results(self) -> list[Any]:
+        """Return the results of operations with a random state of their own, to be passed to the host."""
+        draws = random_operations(self.step.graph)
+        self.random_types = [draw.type for draw in draws]
+        return [draw.outputs[0] for draw in draws]
+
+    @property
+    def updated(self) -> list[Any]:
+        """The variables that are tested after the update."""
+        return self.variables if self.watched.is_backed_up else []
+
+    @property
+    def unreadable(self) -> list[str]:
+        """Names of operations with a random state of their own whose results are not passed to the host."""
+        graph = self.step.graph
+        return [
+            operation.name for operation in random_operations(graph)[len(self.random_types) :]
+        ] + nested_random_operations(graph)
 
 
 # ---- replicas --------------------------------------------------------------------------------------------------------

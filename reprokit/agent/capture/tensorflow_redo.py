@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 from ..events.steps import BatchFetched, GradientsDue, RandomDrawn
 from ..tensorflow import private_api
+from ..tensorflow.training_state import as_array
 from . import tensorflow_restore as restore
 from . import tensorflow_state as state
 from .header import ACTIVATION, CONDITION, Trigger
@@ -438,7 +439,7 @@ def outcome_of(driver: RedoDriver, rejected: RejectedStep | None) -> StepOutcome
     digests = {name: state.digest(dense(gradient)) for name, gradient in gradients if gradient is not None}
     if rejected.values.loss is None:
         return StepOutcome(renamed, digests, norm=rejected.norm())
-    array = state.as_array(rejected.values.loss).astype("float64")
+    array = as_array(rejected.values.loss).astype("float64")
     loss = float(array.mean()), state.digest(rejected.values.loss)
     return StepOutcome(renamed, digests, loss, rejected.norm(), float(array.max()) if array.size else None)
 

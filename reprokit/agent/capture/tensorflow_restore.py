@@ -6,24 +6,16 @@ import re
 import sys
 import weakref
 
+from ..core.state_entries import StateKind
 from ..tensorflow import private_api
 from ..tensorflow.decisions import generators
 from ..tensorflow.state import optimizer_variables
-from ..tensorflow.tensors import name_of
+from ..tensorflow.tensor_names import distinct_names
+from ..tensorflow.training_state import keras_generator, plain, put_variable, resource_id, variable_entries
 from .random_states import put_back
 from .store import DTYPES, NAMES, SnapshotError, saved_optimizers
-from .tensorflow_graphs import random_operations
 from .tensorflow_snapshot import models_of
-from .tensorflow_state import (
-    VARIABLES,
-    distinct_names,
-    keras_generator,
-    model_variables,
-    plain,
-    put_variable,
-    resource_id,
-    variables_of_no_owner,
-)
+from .tensorflow_state import VARIABLES, model_variables, random_operations, variables_of_no_owner
 from .trees import BadTree, unpack
 
 TYPE_CHECKING = False
@@ -31,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from ..core.state_entries import StateEntry
     from .redo import RedoDriver
     from .store import SavedTensor, SnapshotFile
     from .tensorflow_steps import OutermostCall, TrainingState
@@ -55,7 +48,9 @@ def restore_changed_variables(file: SnapshotFile, changed: list[Any]) -> None:
         tensors = entry.get("tensors")
         names_in_file = tensors if isinstance(tensors, dict) else {}
         variables = [variable for name, variable in zip(names, changed) if name in names_in_file]
-        restore_variables(file, names_in_file, variables, "a variable of the script")
+        restore_entries(
+            file, names_in_file, variable_entries(StateKind.VARIABLES, variables), "a variable of the script"
+        )
 
 
 def restore_models(file: SnapshotFile, models: list[Any]) -> None:
@@ -66,16 +61,17 @@ def restore_models(file: SnapshotFile, models: list[Any]) -> None:
     for entry, model in zip(entries, models):
         if isinstance(model, list):  # it comes last, also if the script has fewer models now
             saved_entry = next((other for other in reversed(entries) if other.get("class") == VARIABLES), entry)
-            restore_variables(file, saved_entry.get("tensors"), model, str(saved_entry.get("name", "model")))
+            variables, whose = model, str(saved_entry.get("name", "model"))
         else:
-            restore_variables(file, entry.get("tensors"), model_variables(model), str(entry.get("name", "model")))
+            saved_entry, variables, whose = entry, model_variables(model), str(entry.get("name", "model"))
+        own = variable_entries(StateKind.PARAMETERS, variables)
+        restore_entries(file, saved_entry.get("tensors"), own, whose)
 
 
 def _restore_optimizers(file: SnapshotFile, entries: Sequence[dict[str, Any]], optimizers: Sequence[Any]) -> None:
     for entry, optimizer in zip(entries, optimizers):
-        restore_variables(
-            file, state_tensors(entry), optimizer_variables(optimizer), str(entry.get("name", "optimizer"))
-        )
+        own = variable_entries(StateKind.OPTIMIZER, optimizer_variables(optimizer))
+        restore_entries(file, state_tensors(entry), own, str(entry.get("name", "optimizer")))
 
 
 def state_tensors(entry: dict[str, Any]) -> dict[str, str]:
@@ -86,30 +82,30 @@ def state_tensors(entry: dict[str, Any]) -> dict[str, str]:
         raise SnapshotError("the snapshot's optimizer has no state of TensorFlow") from None
 
 
-def restore_variables(file: SnapshotFile, tensors: Any, variables: list[Any], whose: str) -> None:
-    """Restore tensors into variables of the same names, or in order if all names differ."""
-    pairs = _variable_pairs(file, tensors, variables, whose)
-    for variable, tensor in pairs:
-        _check(variable, tensor, whose)
-    for variable, tensor in pairs:
-        put_variable(variable, array_of(tensor))
+def restore_entries(file: SnapshotFile, tensors: Any, entries: Sequence[StateEntry], whose: str) -> None:
+    """Restore tensors into the entries of variables of the same names, or in order if all names differ."""
+    pairs = _entry_pairs(file, tensors, entries, whose)
+    for entry, tensor in pairs:
+        _check(entry, tensor, whose)
+    for entry, tensor in pairs:
+        entry.put_back(array_of(tensor))
 
 
-def _variable_pairs(
-    file: SnapshotFile, tensors: Any, variables: list[Any], whose: str
-) -> list[tuple[Any, SavedTensor]]:
-    """Match variables with tensors: by names, or in order if all names differ."""
+def _entry_pairs(
+    file: SnapshotFile, tensors: Any, entries: Sequence[StateEntry], whose: str
+) -> list[tuple[StateEntry, SavedTensor]]:
+    """Match entries with tensors: by names, or in order if all names differ."""
     if not isinstance(tensors, dict):
         raise SnapshotError(f"the snapshot's {whose} has no tensors")
-    names = distinct_names(variables)
+    names = [entry.name for entry in entries]
     by_name = {name: file.tensors.get(key) for name, key in tensors.items() if isinstance(key, str)}
     missing = [name for name in names if by_name.get(name) is None]
     if not missing:
-        return [(variable, by_name[name]) for name, variable in zip(names, variables)]  # type: ignore[misc]
+        return [(entry, by_name[entry.name]) for entry in entries]  # type: ignore[misc]
     in_order = [tensor for tensor in by_name.values() if tensor is not None]
     are_all_others = len(missing) == len(names) or list(map(_role, names)) == list(map(_role, by_name))
-    if len(in_order) == len(variables) and are_all_others:
-        return list(zip(variables, in_order))
+    if len(in_order) == len(entries) and are_all_others:
+        return list(zip(entries, in_order))
     raise SnapshotError(f"{whose} has a variable {missing[0]}, which the snapshot lacks")
 
 
@@ -118,13 +114,13 @@ def _role(name: str) -> str:
     return re.split("[/_]", name.rpartition("#")[0] or name)[-1]
 
 
-def _check(variable: Any, tensor: SavedTensor, whose: str) -> None:
-    shape = tuple(int(size) for size in variable.shape)
-    dtype = DTYPES.get(str(getattr(variable.dtype, "name", variable.dtype)))
+def _check(entry: StateEntry, tensor: SavedTensor, whose: str) -> None:
+    value = entry.read()
+    shape, dtype = tuple(int(size) for size in value.shape), DTYPES.get(value.dtype.name)
     if shape != tensor.shape:
-        raise SnapshotError(f"{whose}: {name_of(variable)} has shape {shape}, in the snapshot it has {tensor.shape}")
+        raise SnapshotError(f"{whose}: {entry.name} has shape {shape}, in the snapshot it has {tensor.shape}")
     if dtype != tensor.dtype:
-        raise SnapshotError(f"{whose}: {name_of(variable)} is {dtype}, in the snapshot it is {tensor.dtype}")
+        raise SnapshotError(f"{whose}: {entry.name} is {dtype}, in the snapshot it is {tensor.dtype}")
 
 
 def array_of(tensor: SavedTensor) -> Any:

@@ -10,36 +10,39 @@ from ..core import live_objects
 from ..core.signal_errors import pass_on
 from ..core.user_frames import variables_of
 from ..tensorflow import private_api
+from ..tensorflow.tensor_names import distinct_names
+from ..tensorflow.training_state import as_array, eager_state, plain, resource_id
 from . import checks
-from .header import ACTIVATION, CONDITION, GRADIENT, PARAMETER, SnapshotHeader, Trigger
+from . import tensorflow_graphs as graphs
+from .header import ACTIVATION, CONDITION, GRADIENT, PARAMETER, SnapshotHeader, Trigger, in_words
 from .tensorflow_state import (
     SCRIPT,
     TensorCollector,
-    as_array,
     digest,
-    distinct_names,
     is_float,
     loss_scale,
     model_variables,
     numbers,
-    plain,
-    resource_id,
     saved_or_current,
     take_models,
     take_optimizers,
     take_random,
     variables_of_no_owner,
 )
-from .variables import user_functions
+from .tensorflow_steps import StepValues
+from .variables import user_functions, user_places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
+    from . import CaptureSession
+    from .random_states import RandomStates
     from .settings import Conditions
     from .store import Part
-    from .tensorflow_steps import StepValues
+    from .tensorflow_graphs import UpdateSite
+    from .tensorflow_steps import OutermostCall, TensorFlowStep, TrainingState, WatchedOptimizer
 
 MAX_TRIGGERS = 64
 _NUMBERS = ("EagerTensor", "ndarray", "RaggedTensor", "SparseTensor")
@@ -175,6 +178,192 @@ class RejectedStep:
         policy = getattr(getattr(self.state.model, "dtype_policy", None), "name", None)
         scale = loss_scale(self.optimizer)
         return {"policy": policy, "scale": None if scale is None else float(as_array(scale)).hex()}
+
+
+class RejectionHandler:
+    """Completes the description of steps that must not be applied, and passes them on."""
+
+    def __init__(self, capture: CaptureSession, training: TrainingState) -> None:
+        self.capture = capture
+        self.training = training
+        self.random: RandomStates | None = None  # of Python and NumPy; set when TensorFlow is imported
+        self.reject: Callable[[RejectedStep], None] = self._save  # called with a step that must not be applied
+        self._conditions = capture.settings.conditions
+        training.step_listeners.append(self._begins)
+
+    def _begins(self, _step: TensorFlowStep) -> None:
+        if self.training.thread_state.call is None:
+            self.keep_random()
+
+    def keep_random(self) -> None:
+        """Save the current random states."""
+        if self.random is not None:
+            self.random.keep()
+
+    def _save(self, step: RejectedStep) -> None:
+        """Save a rejected step, and report it; raises SystemExit if the training is to end."""
+        triggers = step.triggers(self._conditions)
+        saved = self.capture.attempt(step.contents, self._conditions)
+        path = None if saved is None else self.capture.save(saved[0].line(), saved[1])
+        self.capture.captured(step.facts.step, in_words(triggers[0]) if triggers else "it is not finite", path)
+
+    def handle(
+        self, rejected: RejectedStep, watched: WatchedOptimizer, call: OutermostCall | None, frame: Any
+    ) -> BaseException | None:
+        """Complete a rejected step and capture it; return the exception that is to end the training, if any."""
+        self.capture.attempt(self._complete, rejected, watched, call, frame)
+        try:
+            self.reject(rejected)
+        except SystemExit as error:
+            return error
+        except Exception as error:
+            self.capture.say_once(f"warning: no snapshot: {type(error).__name__}: {error}")
+            pass_on(error)
+        finally:
+            watched.skipped += 1
+        if call is not None:
+            call.rolls_back = True
+        return None
+
+    def _complete(
+        self, rejected: RejectedStep, watched: WatchedOptimizer, call: OutermostCall | None, frame: Any
+    ) -> None:
+        state = rejected.state
+        state.random = {**({} if self.random is None else self.random.kept()), "eager": eager_state()}
+        state.optimizers = self.training.optimizers()
+        state.model = None if call is None else call.model
+        if state.model is None:
+            others = [entry for entry in self.training.watched if entry is not watched]
+            state.others = [plain(variable) for entry in others for variable in entry.alive]
+            if call is not None:
+                self._add_window(rejected, call)
+        epoch, steps_in_epoch = in_fit(frame)
+        rejected.facts = rejected.facts.with_(
+            step=watched.step(state.saved),
+            epoch=epoch,
+            steps_in_epoch=steps_in_epoch,
+            losses=tuple([loss.hex() for loss in watched.last_losses()]),
+            trigger=Trigger(where=tuple(user_places(frame))),
+        )
+        if not rejected.values.batches:
+            rejected.notes.append("the batch is not known: nothing was fetched from a data set, and no function called")
+
+    def _add_window(self, rejected: RejectedStep, call: OutermostCall) -> None:
+        """Add the batches whose gradients were accumulated, and the state before the first of them."""
+        window = call.window
+        earlier = [] if window is None else [past for past in window.calls if past.arguments or past.keywords]
+        state, values = rejected.state, rejected.values
+        if not values.batches and (call.arguments or call.keywords or not earlier):
+            values.batches = [(SCRIPT, call.value)]
+        values.batches = [*[(SCRIPT, past.value) for past in earlier], *values.batches]
+        if window is not None and window.calls:
+            state.saved = {**state.saved, **window.before}
+            state.changed = [*state.changed, *[past for call in window.calls for past in call.record.written.values()]]
+            state.unreadable = [*state.unreadable, *window.unread]
+
+    # In graphs
+
+    def host_callback(
+        self, site: UpdateSite, step: TensorFlowStep, gradients: list[Any], saved: dict[int, tuple[Any, Any]]
+    ) -> tuple[Callable[[dict[str, Any]], None], dict[str, Any]]:
+        """Return a host function for a rejected step of a graph, and the tensors that a snapshot needs."""
+        site.changed = saved
+        batches = step.values.batches or graphs.batch_in_graph()
+        tensors = {
+            **_snapshot_tensors(site, step, gradients, batches, saved),
+            "loss": step.values.loss,
+            "given": graphs.numeric_inputs(step.graph),
+        }
+        origins = [origin for origin, _ in batches]
+        loops = graphs.in_loop()
+
+        def on_host(tensors: dict[str, Any]) -> None:
+            rejected = self.of_site(site, tensors, origins)
+            call = self.capture.attempt(self.training.call_with_inputs, tensors["given"], site.record)
+            self.end_after_call(site, rejected, loops=loops, call=call)
+
+        return on_host, tensors
+
+    def call_host_together(self, strategy: Any, replica_round: graphs.ReplicaRound) -> None:
+        """Call the host after the run of several replicas, with the batches of this process's replicas."""
+        step, site, number, loops = replica_round.step, replica_round.site, graphs.worker(strategy), graphs.in_loop()
+        if step is None or site is None:
+            return
+        batches, share = step.values.batches, replica_round.shares[0]
+        origins = [origin for origin, _ in batches]
+        tensors = {
+            **_snapshot_tensors(site, step, replica_round.gradients, batches, step.variables.saved),
+            "loss": share.loss,
+            "where": share.failed_replica,
+        }
+
+        def on_host(tensors: dict[str, Any]) -> None:
+            rejected = self.of_site(site, tensors, origins)
+            rejected.norm_mean = None
+            if number is not None:
+                rejected.facts = rejected.facts.with_(rank=number[0], world=number[1])
+            rejected.notes.append(graphs.FIRST_REPLICA_ONLY)
+            rejected.only_replica = int(tensors["where"])
+            rejected.values.replicas = [share.number for share in replica_round.shares]
+            self.end_after_call(site, rejected, loops=loops)
+
+        graphs.call_host(on_host, tensors)
+
+    def of_site(self, site: UpdateSite, seen: dict[str, Any], origins: list[str]) -> RejectedStep:
+        """Return the rejected step of a graph, from the values of its tensors."""
+        values = StepValues(zip(origins, seen["batches"]))
+        values.losses = [] if seen["loss"] is None else [seen["loss"]]
+        values.activations = [(name, bool(is_finite)) for name, is_finite in zip(site.activations, seen["activations"])]
+        values.drawn = list(zip(site.random_types, seen.get("drawn", ())))
+        rejected = RejectedStep(site.watched.optimizer(), site.variables, seen["gradients"], values)
+        rejected.state.unreadable = self.capture.attempt(lambda: site.unreadable) or []
+        rejected.state.saved = dict(seen.get("held", ()))
+        rejected.after = list(seen.get("after", ()))
+        rejected.state.changed = [variable for variable, _ in site.changed.values()]
+        self.set_norm_mean(rejected, site.watched)
+        return rejected
+
+    def set_norm_mean(self, rejected: RejectedStep, watched: WatchedOptimizer) -> None:
+        """Set the mean of the gradients' norms so far, if jumps are looked for."""
+        mean, count = as_array(watched.memory.norms).tolist() if self._conditions.gradient_jump is not None else (0, 0)
+        rejected.norm_mean = mean if count else None
+
+    def end_after_call(
+        self, site: UpdateSite, rejected: RejectedStep, *, loops: bool, call: OutermostCall | None = None
+    ) -> None:
+        """Handle a rejected step; the training ends after the call, or at once within a graph's loop."""
+        call = call or self.training.call()
+        if call is not None and call.pending is not None:  # an earlier step of the same graph, which ends the training
+            return
+        if call is not None and not loops and call.captured is site.step:  # where another optimizer was to update
+            site.watched.skipped += 1
+            return
+        if call is not None:
+            call.captured = site.step
+        frame = None if call is None else sys._current_frames().get(call.thread)
+        pending = self.handle(rejected, site.watched, call, frame)
+        if pending is None:
+            return
+        if rejected.facts.world is not None:
+            graphs.wait_for_workers()
+        if call is None:
+            raise pending
+        call.pending = pending
+        if loops:
+            raise RuntimeError("the step was captured, and no further one is taken")
+
+
+def _snapshot_tensors(
+    site: UpdateSite, step: TensorFlowStep, gradients: list[Any], batches: Any, saved: dict[int, tuple[Any, Any]]
+) -> dict[str, Any]:
+    """Return the tensors of a graph's step that a snapshot needs."""
+    return {
+        "gradients": gradients,
+        "batches": [value for _, value in batches],
+        "held": [(key, value) for key, (_, value) in saved.items()],  # no dictionary, which nest sorts: by addresses
+        "activations": [finite for _, finite in step.values.activations],
+        "drawn": site.random_results(),
+    }
 
 
 def _batch(taking: TensorCollector, place: int, origin: str, value: Any) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from array import array
 from ..core.digests import tensor_digest
 from ..core.signal_errors import pass_on
 from ..tensorflow import private_api
-from ..tensorflow.decisions import generators
+from ..tensorflow.decisions import RANDOM_OPERATIONS, generators
 from ..tensorflow.state import optimizer_variables
-from ..tensorflow.tensors import name_of
+from ..tensorflow.tensor_names import distinct_names
+from ..tensorflow.training_state import as_array, keras_generator, plain, resource_id
 from .random_states import as_values
 from .store import DTYPES, Part, free_name
 from .trees import pack
@@ -103,16 +104,6 @@ class TensorCollector:
             return {"bytestrings": [shape, [text.hex() for text in texts]]}
 
 
-def as_array(value: Any) -> Any:
-    """Return a tensor, variable or array as a NumPy array, without a copy if it is in host memory."""
-    value = private_api.primary(plain(value))
-    if hasattr(value, "handle"):
-        value = read(value)
-    if private_api.has_value(value):
-        return private_api.value(value)
-    return sys.modules["numpy"].asarray(value)
-
-
 def is_float(array: Any) -> bool:
     """Return whether an array's dtype, which NumPy may not know, has non-finite values."""
     return array.dtype.kind in "fc" or "float" in array.dtype.name
@@ -140,14 +131,6 @@ def limits_of(array: Any) -> Any:
         return sys.modules["ml_dtypes"].finfo(array.dtype)
 
 
-def read(variable: Any) -> Any:
-    """Return a variable's value as an eager tensor that shares its memory; a later update allocates another."""
-    variable = private_api.primary(plain(variable))
-    raw = sys.modules["tensorflow"].raw_ops
-    with private_api.ops().init_scope():
-        return raw.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
-
-
 def bytes_of(array: Any) -> Any:
     """Return the bytes of an array in C order, little-endian."""
     if array.dtype.byteorder == ">":
@@ -160,18 +143,6 @@ def digest(value: Any) -> str:
     """Return the digest of a gradient's or a loss's bits, which a later run compares."""
     array = as_array(value)
     return tensor_digest(array.dtype.name, [int(size) for size in array.shape], bytes_of(array))
-
-
-def distinct_names(variables: Iterable[Any]) -> list[str]:
-    """Return the names of variables; repeated names get #2, #3, ..."""
-    counts: dict[str, int] = {}
-    result = []
-    for variable in variables:
-        name = name_of(variable)
-        name = name[:-2] if name.endswith(":0") else name
-        count = counts[name] = counts.get(name, 0) + 1
-        result.append(f"{name}#{count}" if count > 1 else name)
-    return result
 
 
 def variables_of_no_owner(models: list[Any], optimizers: list[Any], variables: list[Any]) -> list[Any]:
@@ -243,16 +214,6 @@ def saved_or_current(variable: Any, saved: dict[int, Any]) -> Any:
     return saved.get(resource_id(variable), variable)
 
 
-def resource_id(variable: Any) -> int:
-    """Return an id that is the same for a Keras 3 variable and for the TensorFlow variable in it."""
-    return id(private_api.primary(plain(variable)))  # of a mirrored one, that of the first replica
-
-
-def plain(variable: Any) -> Any:
-    """Return the TensorFlow variable of a Keras 3 variable; others unchanged."""
-    return private_api.plain(variable) if hasattr(variable, "path") else variable
-
-
 def size_of(variable: Any) -> int:
     """Return the size of a variable in bytes."""
     tensor = plain(variable)
@@ -297,25 +258,25 @@ def take_random(
     return nodes
 
 
-def keras_generator() -> Any:
-    """Return Keras 3's global seed generator, for layers without their own; None if it was never used."""
-    module = private_api.module("keras_state")
-    return None if module is None else module.get_global_attribute("global_seed_generator")
+def is_numeric(value: Any) -> bool:
+    """Return whether a value is a tensor or an array of numbers."""
+    dtype = getattr(value, "dtype", None)
+    return (
+        hasattr(value, "shape")
+        and any(getattr(dtype, name, False) for name in ("is_floating", "is_integer", "is_complex"))
+    ) or getattr(dtype, "kind", None) in (*"iufc",)
 
 
-def eager_state() -> tuple[Any, Any] | None:
-    """Return the seed and the state of the generator from which eager operations draw their seeds."""
-    if private_api.context() is None:
-        return None
-    generator = private_api.seed_generator()
-    return private_api.eager_seed(), None if generator is None else generator.getstate()
+def random_operations(graph: Any) -> list[Any]:
+    """Return a graph's operations that draw from a random state of their own, in the order of creation."""
+    return [operation for operation in graph.get_operations() if operation.type in RANDOM_OPERATIONS.values()]
 
 
-def put_variable(variable: Any, value: Any) -> None:
-    """Assign a value, outside of any graph that is being built."""
-    variable = plain(variable)
-    with private_api.ops().init_scope():
-        variable.assign(value)
+def nested_random_operations(graph: Any) -> list[str]:
+    """Return the names of such operations in branches, loops and other functions of a graph."""
+    functions = graph.as_graph_def().library.function
+    names = [node.name for function in functions for node in function.node_def if node.op in RANDOM_OPERATIONS.values()]
+    return list(dict.fromkeys(names))
 
 
 def loss_scale(optimizer: Any) -> Any:

@@ -15,8 +15,8 @@ from ..core.signal_errors import pass_on
 from ..tensorflow import private_api
 from ..tensorflow.decisions import generators
 from ..tensorflow.state import optimizer_variables
-from .tensorflow_graphs import OptimizerMemory, is_numeric, nested_random_operations, random_operations
-from .tensorflow_state import as_array, digest, plain, read, resource_id, saved_or_current, size_of
+from ..tensorflow.training_state import as_array, plain, read_variable, resource_id
+from .tensorflow_state import digest, is_numeric, nested_random_operations, random_operations, saved_or_current, size_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..events.steps import FunctionDue
 
 ALWAYS, SOMETIMES = "always", "sometimes"  # which calls of a function apply an update
+LAST_LOSSES = 100
 MAX_FETCHED = 64
 MAX_CALLS = 64
 LARGEST = 1 << 18  # bytes of an optimizer's variables, up to which they are copied at each step
@@ -210,7 +211,7 @@ class AccumulationWindow:
         if not record.accumulates:
             return
         if not self.calls:
-            self.before = {key: read(variable) for key, variable in record.written.items()}
+            self.before = {key: read_variable(variable) for key, variable in record.written.items()}
         if record.updates == SOMETIMES:
             self._counted = self._count()
 
@@ -265,6 +266,34 @@ def _accumulates(step: TensorFlowStep | None) -> bool:
 
 
 # ---- optimizers ------------------------------------------------------------------------------------------------------
+
+
+class OptimizerMemory:
+    """Variables that reprokit keeps for one optimizer from step to step: last losses, norms, and a flag."""
+
+    def __init__(self) -> None:
+        tensorflow = sys.modules["tensorflow"]
+        variable = private_api.module("variables").ResourceVariable  # a single one, under any strategy
+        with private_api.ops().init_scope():
+            nothing = tensorflow.fill([LAST_LOSSES], tensorflow.constant(float("nan")))
+            self.losses = variable(nothing, trainable=False, name="reprokit_losses")
+            self.norms = variable([0.0, 0.0], trainable=False, name="reprokit_norms")  # mean and count
+            self.all_good = variable(True, trainable=False, name="reprokit_good")  # whether all compiled steps were
+        self._read = private_api.module("variable_calls").read_variable_op
+
+    @property
+    def variables(self) -> list[Any]:
+        """All of these variables."""
+        return [self.losses, self.norms, self.all_good]
+
+    def last_losses(self) -> list[float]:
+        """Return the last losses, the oldest first."""
+        numbers = as_array(self.losses).tolist()
+        return [number for number in numbers if number == number][-LAST_LOSSES:]
+
+    def is_flagged(self) -> bool:
+        """Return whether a compiled step should not have been applied; in eager code only."""
+        return not bool(self._read(self.all_good.handle, self.all_good.dtype))
 
 
 class WatchedOptimizer:

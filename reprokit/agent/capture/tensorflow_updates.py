@@ -6,18 +6,18 @@ A step that must not be applied is described here (a RejectedStep), and then sav
 from __future__ import annotations
 
 import sys
-import weakref
 
 from ..core.signal_errors import pass_on
 from ..tensorflow import private_api
 from ..tensorflow.tensors import is_eager
+from ..tensorflow.training_state import as_array, plain, put_variable, read_variable, resource_id
 from . import tensorflow_graphs as graphs
-from .header import Trigger, in_words
 from .settings import ROLLBACK, STOP
-from .tensorflow_snapshot import RejectedStep, in_fit, local_batch
-from .tensorflow_state import LOADER, SCRIPT, as_array, eager_state, loss_scale, plain, put_variable, read
-from .tensorflow_steps import OutermostCall, StepValues, WatchedOptimizer
-from .variables import loop_counters, user_places
+from .tensorflow_graphs import UpdateSite
+from .tensorflow_snapshot import RejectedStep, RejectionHandler, local_batch
+from .tensorflow_state import FIT, LOADER, SCRIPT, is_finite, loss_scale
+from .tensorflow_steps import FunctionRecord, StepValues, as_one_value
+from .variables import loop_counters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,239 +26,170 @@ if TYPE_CHECKING:
 
     from ..events.steps import GradientsDue
     from . import CaptureSession
-    from .random_states import RandomStates
-    from .tensorflow_capture import XlaCalls
-    from .tensorflow_steps import TensorFlowStep, TrainingState
+    from .tensorflow_steps import TensorFlowStep, TrainingState, WatchedOptimizer
 
+    Arguments = tuple[Any, ...]
+    Keywords = dict[str, Any]
     Function = Callable[..., Any]
     Pairs = list[tuple[Any, Any]]  # of gradients, or values, and variables
 
-
-class UpdateSite:
-    """A place in a graph where an optimizer applies gradients."""
-
-    def __init__(
-        self, watched: WatchedOptimizer, variables: list[Any], step: TensorFlowStep, call: OutermostCall | None
-    ) -> None:
-        self.watched = watched
-        self.step = step
-        self.variables = variables
-        # TensorFlow never releases graphs, which refer to this object: the model must not live as long.
-        self._model = None if call is None or call.model is None else weakref.ref(call.model)
-        self.record = None if call is None else call.record  # of the function that the graph was built in
-        self.activations = [name for name, _ in step.values.activations]
-        self.random_types: list[str] = []  # types of the operations in random_results()
-        self.changed: dict[int, tuple[Any, Any]] = {}  # other variables that the compiled step writes to
-
-    @property
-    def model(self) -> Any:
-        """The model whose fit it belongs to, if there is one and it still exists."""
-        return None if self._model is None else self._model()
-
-    def random_results(self) -> list[Any]:
-        """Return the results of operations with a random state of their own, to be passed to the host."""
-        draws = graphs.random_operations(self.step.graph)
-        self.random_types = [draw.type for draw in draws]
-        return [draw.outputs[0] for draw in draws]
-
-    @property
-    def updated(self) -> list[Any]:
-        """The variables that are tested after the update."""
-        return self.variables if self.watched.is_backed_up else []
-
-    @property
-    def unreadable(self) -> list[str]:
-        """Names of operations with a random state of their own whose results are not passed to the host."""
-        graph = self.step.graph
-        return [
-            operation.name for operation in graphs.random_operations(graph)[len(self.random_types) :]
-        ] + graphs.nested_random_operations(graph)
+COMPUTED_AGAIN = "the step was compiled by XLA; its gradients were computed once more to be kept"
+NOT_COMPUTED_AGAIN = "the gradients could not be computed once more"
 
 
-class RejectionHandler:
-    """Completes the description of steps that must not be applied, and passes them on."""
+class XlaCalls:
+    """Handles calls of XLA-compiled functions: saves the variables they update, and checks a flag after the call.
 
-    def __init__(self, capture: CaptureSession, training: TrainingState) -> None:
-        self.capture = capture
-        self.training = training
-        self.random: RandomStates | None = None  # of Python and NumPy; set when TensorFlow is imported
-        self.reject: Callable[[RejectedStep], None] = self._save  # called with a step that must not be applied
-        self._conditions = capture.settings.conditions
-        training.step_listeners.append(self._begins)
+    A compiled graph returns nothing beyond its outputs. So a step that must not happen does, and is then undone by
+    restoring the variables. Its gradients are computed again for the snapshot.
+    """
 
-    def _begins(self, _step: TensorFlowStep) -> None:
-        if self.training.thread_state.call is None:
-            self.keep_random()
+    def __init__(self, rejections: RejectionHandler) -> None:
+        self.tracing: dict[str, Any] | None = None  # gradients by optimizer's id, while a gradient function is traced
+        self._rejections = rejections
+        self._capture = rejections.capture
+        self._training = rejections.training
 
-    def keep_random(self) -> None:
-        """Save the current random states."""
-        if self.random is not None:
-            self.random.keep()
+    # ---- calls of compiled functions ---------------------------------------------------------------------------------
 
-    def _save(self, step: RejectedStep) -> None:
-        """Save a rejected step, and report it; raises SystemExit if the training is to end."""
-        triggers = step.triggers(self._conditions)
-        saved = self.capture.attempt(step.contents, self._conditions)
-        path = None if saved is None else self.capture.save(saved[0].line(), saved[1])
-        self.capture.captured(step.facts.step, in_words(triggers[0]) if triggers else "it is not finite", path)
-
-    def handle(
-        self, rejected: RejectedStep, watched: WatchedOptimizer, call: OutermostCall | None, frame: Any
-    ) -> BaseException | None:
-        """Complete a rejected step and capture it; return the exception that is to end the training, if any."""
-        self.capture.attempt(self._complete, rejected, watched, call, frame)
+    def call(self, call_function: Function, function: Any, *arguments: Any, **keywords: Any) -> Any:
+        """Call an XLA-compiled function by TensorFlow's own way, and check its steps afterwards."""
+        record, thread_state = FunctionRecord.of(function), self._training.thread_state
+        if thread_state.compiled is not None or self.tracing is not None or record.gradient_function is function:
+            return call_function(function, *arguments, **keywords)
+        values_before = self._capture.attempt(self._values_before_call, record, function, arguments, keywords)
+        thread_state.compiled = record
         try:
-            self.reject(rejected)
-        except SystemExit as error:
-            return error
-        except Exception as error:
-            self.capture.say_once(f"warning: no snapshot: {type(error).__name__}: {error}")
-            pass_on(error)
+            result = call_function(function, *arguments, **keywords)
         finally:
-            watched.skipped += 1
-        if call is not None:
-            call.rolls_back = True
-        return None
+            thread_state.compiled = None
+        if values_before is not None:
+            check = self._check_flags if private_api.executing_eagerly() else self._check_flags_in_graph
+            self._capture.attempt(check, function, arguments, keywords, values_before)
+        return result
 
-    def _complete(
-        self, rejected: RejectedStep, watched: WatchedOptimizer, call: OutermostCall | None, frame: Any
+    def add_site(self, site: UpdateSite, step: TensorFlowStep) -> None:
+        """Have the flag of this update checked after the call of the outermost function that is being built."""
+        record = self._training.thread_state.compiled
+        if record is None:
+            raise RuntimeError("a function compiled by XLA was built by no call of it")
+        site.changed = step.variables.saved
+        record.sites = [*[other for other in record.sites or () if other.watched is not site.watched], site]
+        record.changed = None
+
+    def _values_before_call(
+        self, record: FunctionRecord, function: Any, arguments: Arguments, keywords: Keywords
+    ) -> Pairs:
+        """Return the variables that a compiled function updates, with their values before its call."""
+        if record.sites is None:  # its graph is built first, which shows what it updates
+            self._training.thread_state.compiled = record
+            self._capture.attempt(lambda: function.get_concrete_function(*arguments, **keywords))
+            self._training.thread_state.compiled = None
+            record.sites = record.sites or []
+        if record.changed is None:
+            changed = [variable for site in record.sites for variable, _ in site.changed.values()]
+            updated = [variable for site in record.sites for variable in [*site.variables, *site.watched.updated]]
+            record.changed = list({resource_id(each): plain(each) for each in [*updated, *changed]}.values())
+        return [(variable, variable.read_value()) for variable in record.changed]
+
+    # ---- after calls ------------------------------------------------------------------------------------------------
+
+    def _check_flags(self, function: Any, arguments: Arguments, keywords: Keywords, before: Pairs) -> None:
+        """Check the flags after a call from eager code; undo a step that should not have happened."""
+        for site in FunctionRecord.of(function).sites or ():
+            after = list(map(read_variable, site.updated))
+            if site.watched.memory.is_flagged() or not all(is_finite(as_array(value)) for value in after):
+                for variable, value in before:
+                    put_variable(variable, value)
+                self._report_rejected(site, function, arguments, keywords, {"after": after}, loops=False)
+
+    def _check_flags_in_graph(self, function: Any, arguments: Arguments, keywords: Keywords, before: Pairs) -> None:
+        """Add the same check after a call from a graph that is being built."""
+        tensorflow, loops = sys.modules["tensorflow"], graphs.in_loop()
+        for site in FunctionRecord.of(function).sites or ():
+
+            def host(site: UpdateSite = site) -> Any:
+                def on_host(seen: dict[str, Any]) -> None:
+                    self._report_rejected(site, function, tuple(seen["arguments"]), seen["keywords"], seen, loops=loops)
+
+                after = graphs.current_values(site.updated)
+                graphs.restore_values(before)
+                graph = private_api.default_graph()
+                assignments = [node for node in graph.get_operations() if node.type == "AssignVariableOp"]
+                with tensorflow.control_dependencies(assignments):
+                    graphs.call_host(on_host, {"arguments": list(arguments), "keywords": keywords, "after": after})
+                return tensorflow.constant(0)
+
+            is_good = tensorflow.logical_and(
+                site.watched.memory.all_good.read_value(), graphs.are_finite(graphs.current_values(site.updated))
+            )
+            tensorflow.cond(is_good, lambda: tensorflow.constant(0), host)
+
+    def _report_rejected(
+        self,
+        site: UpdateSite,
+        function: Any,
+        arguments: Arguments,
+        keywords: Keywords,
+        host_values: dict[str, Any],
+        *,
+        loops: bool,
     ) -> None:
-        state = rejected.state
-        state.random = {**({} if self.random is None else self.random.kept()), "eager": eager_state()}
-        state.optimizers = self.training.optimizers()
-        state.model = None if call is None else call.model
-        if state.model is None:
-            others = [entry for entry in self.training.watched if entry is not watched]
-            state.others = [plain(variable) for entry in others for variable in entry.alive]
-            if call is not None:
-                self._add_window(rejected, call)
-        epoch, steps_in_epoch = in_fit(frame)
-        rejected.facts = rejected.facts.with_(
-            step=watched.step(state.saved),
-            epoch=epoch,
-            steps_in_epoch=steps_in_epoch,
-            losses=tuple([loss.hex() for loss in watched.last_losses()]),
-            trigger=Trigger(where=tuple(user_places(frame))),
-        )
-        if not rejected.values.batches:
-            rejected.notes.append("the batch is not known: nothing was fetched from a data set, and no function called")
+        put_variable(site.watched.memory.all_good, True)
+        key = str(id(site.watched.optimizer()))
+        values = self._capture.attempt(lambda: self._gradient_function(function)(*arguments, **keywords)[key])
+        note = COMPUTED_AGAIN
+        if values is None:
+            values = {"gradients": [None] * len(site.variables), "loss": None, "activations": []}
+            note = NOT_COMPUTED_AGAIN
+        values = {**values, "batches": [as_one_value(arguments, keywords)], "after": host_values["after"]}
+        rejected = self._rejections.of_site(site, values, [FIT if site.model is not None else SCRIPT])
+        rejected.notes.append(note)
+        self._rejections.end_after_call(site, rejected, loops=loops)
 
-    def _add_window(self, rejected: RejectedStep, call: OutermostCall) -> None:
-        """Add the batches whose gradients were accumulated, and the state before the first of them."""
-        window = call.window
-        earlier = [] if window is None else [past for past in window.calls if past.arguments or past.keywords]
-        state, values = rejected.state, rejected.values
-        if not values.batches and (call.arguments or call.keywords or not earlier):
-            values.batches = [(SCRIPT, call.value)]
-        values.batches = [*[(SCRIPT, past.value) for past in earlier], *values.batches]
-        if window is not None and window.calls:
-            state.saved = {**state.saved, **window.before}
-            state.changed = [*state.changed, *[past for call in window.calls for past in call.record.written.values()]]
-            state.unreadable = [*state.unreadable, *window.unread]
+    # ---- gradients ---------------------------------------------------------------------------------------------------
 
-    # In graphs
-
-    def host_callback(
-        self, site: UpdateSite, step: TensorFlowStep, gradients: list[Any], saved: dict[int, tuple[Any, Any]]
-    ) -> tuple[Callable[[dict[str, Any]], None], dict[str, Any]]:
-        """Return a host function for a rejected step of a graph, and the tensors that a snapshot needs."""
-        site.changed = saved
-        batches = step.values.batches or graphs.batch_in_graph()
-        tensors = {
-            **_snapshot_tensors(site, step, gradients, batches, saved),
+    def record_gradients(self, step: TensorFlowStep, optimizer: Any, pairs: list[tuple[Any, Any]]) -> None:
+        """Record gradients in place of an update, while a gradient function is traced."""
+        assert self.tracing is not None
+        self.tracing[str(id(optimizer))] = {
+            "gradients": [gradient for gradient, _ in pairs],
             "loss": step.values.loss,
-            "given": graphs.numeric_inputs(step.graph),
-        }
-        origins = [origin for origin, _ in batches]
-        loops = graphs.in_loop()
-
-        def on_host(tensors: dict[str, Any]) -> None:
-            rejected = self.of_site(site, tensors, origins)
-            call = self.capture.attempt(self.training.call_with_inputs, tensors["given"], site.record)
-            self.end_after_call(site, rejected, loops=loops, call=call)
-
-        return on_host, tensors
-
-    def call_host_together(self, strategy: Any, replica_round: graphs.ReplicaRound) -> None:
-        """Call the host after the run of several replicas, with the batches of this process's replicas."""
-        step, site, number, loops = replica_round.step, replica_round.site, graphs.worker(strategy), graphs.in_loop()
-        if step is None or site is None:
-            return
-        batches, share = step.values.batches, replica_round.shares[0]
-        origins = [origin for origin, _ in batches]
-        tensors = {
-            **_snapshot_tensors(site, step, replica_round.gradients, batches, step.variables.saved),
-            "loss": share.loss,
-            "where": share.failed_replica,
+            "activations": [finite for _, finite in step.values.activations],
         }
 
-        def on_host(tensors: dict[str, Any]) -> None:
-            rejected = self.of_site(site, tensors, origins)
-            rejected.norm_mean = None
-            if number is not None:
-                rejected.facts = rejected.facts.with_(rank=number[0], world=number[1])
-            rejected.notes.append(graphs.FIRST_REPLICA_ONLY)
-            rejected.only_replica = int(tensors["where"])
-            rejected.values.replicas = [share.number for share in replica_round.shares]
-            self.end_after_call(site, rejected, loops=loops)
+    def _gradient_function(self, function: Any) -> Any:
+        """Return a function that computes gradients, loss and activations of a function's step without applying."""
+        record = FunctionRecord.of(function)
+        if record.gradient_function is None:
+            make = sys.modules["tensorflow"].function
+            is_compiled = private_api.is_compiled(function)
+            record.gradient_function = make(
+                self._collecting_gradients(function), jit_compile=is_compiled, autograph=False
+            )
+            FunctionRecord.of(record.gradient_function).gradient_function = record.gradient_function
+        return record.gradient_function
 
-        graphs.call_host(on_host, tensors)
+    def _collecting_gradients(self, function: Any) -> Function:
+        python, is_converted = private_api.python_function(function)
+        if is_converted:  # AutoGraph would convert it, too
+            status = private_api.module("autograph_status")
+            enabled = status.ControlStatusCtx(status=status.Status.ENABLED)
+            python = private_api.module("autograph").tf_convert(python, enabled)
 
-    def of_site(self, site: UpdateSite, seen: dict[str, Any], origins: list[str]) -> RejectedStep:
-        """Return the rejected step of a graph, from the values of its tensors."""
-        values = StepValues(zip(origins, seen["batches"]))
-        values.losses = [] if seen["loss"] is None else [seen["loss"]]
-        values.activations = [(name, bool(is_finite)) for name, is_finite in zip(site.activations, seen["activations"])]
-        values.drawn = list(zip(site.random_types, seen.get("drawn", ())))
-        rejected = RejectedStep(site.watched.optimizer(), site.variables, seen["gradients"], values)
-        rejected.state.unreadable = self.capture.attempt(lambda: site.unreadable) or []
-        rejected.state.saved = dict(seen.get("held", ()))
-        rejected.after = list(seen.get("after", ()))
-        rejected.state.changed = [variable for variable, _ in site.changed.values()]
-        self.set_norm_mean(rejected, site.watched)
-        return rejected
+        def reveal(*arguments: Any, **keywords: Any) -> dict[str, Any]:
+            gradients = self.tracing = {}
+            step = self._training.begin_step()
+            step.pinned = True
+            try:
+                python(*arguments, **keywords)
+            finally:
+                self.tracing = None
+                step.is_updating = True
+                graphs.restore_values(list(step.variables.saved.values()))
+            return gradients
 
-    def set_norm_mean(self, rejected: RejectedStep, watched: WatchedOptimizer) -> None:
-        """Set the mean of the gradients' norms so far, if jumps are looked for."""
-        mean, count = as_array(watched.memory.norms).tolist() if self._conditions.gradient_jump is not None else (0, 0)
-        rejected.norm_mean = mean if count else None
-
-    def end_after_call(
-        self, site: UpdateSite, rejected: RejectedStep, *, loops: bool, call: OutermostCall | None = None
-    ) -> None:
-        """Handle a rejected step; the training ends after the call, or at once within a graph's loop."""
-        call = call or self.training.call()
-        if call is not None and call.pending is not None:  # an earlier step of the same graph, which ends the training
-            return
-        if call is not None and not loops and call.captured is site.step:  # where another optimizer was to update
-            site.watched.skipped += 1
-            return
-        if call is not None:
-            call.captured = site.step
-        frame = None if call is None else sys._current_frames().get(call.thread)
-        pending = self.handle(rejected, site.watched, call, frame)
-        if pending is None:
-            return
-        if rejected.facts.world is not None:
-            graphs.wait_for_workers()
-        if call is None:
-            raise pending
-        call.pending = pending
-        if loops:
-            raise RuntimeError("the step was captured, and no further one is taken")
-
-
-def _snapshot_tensors(
-    site: UpdateSite, step: TensorFlowStep, gradients: list[Any], batches: Any, saved: dict[int, tuple[Any, Any]]
-) -> dict[str, Any]:
-    """Return the tensors of a graph's step that a snapshot needs."""
-    return {
-        "gradients": gradients,
-        "batches": [value for _, value in batches],
-        "held": [(key, value) for key, (_, value) in saved.items()],  # no dictionary, which nest sorts: by addresses
-        "activations": [finite for _, finite in step.values.activations],
-        "drawn": site.random_results(),
-    }
+        return reveal
 
 
 class RollbackState:
@@ -287,7 +218,7 @@ class RollbackState:
         self._since += 1
         if not self._saved_values or self._since >= self._every:
             self._since = 0
-            self._saved_values = [(variable, read(variable)) for variable in self._training.variables()]
+            self._saved_values = [(variable, read_variable(variable)) for variable in self._training.variables()]
 
 
 class UpdateGuard:
@@ -412,7 +343,7 @@ class UpdateGuard:
             result = update()
         finally:
             step.is_updating = False
-        after = [read(variable) for _, variable in pairs] if is_tested else []
+        after = [read_variable(variable) for _, variable in pairs] if is_tested else []
         if is_tested and self._capture.attempt(lambda: bool(graphs.are_finite(after))) is False:
             step.finite = False
             self._reject_eagerly(step, watched, pairs, after)

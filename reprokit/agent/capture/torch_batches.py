@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from array import array
 
 from ..pytorch.private_api import changes
 from ..pytorch.tensors import is_nested, is_tensor
+from .torch_state import leaf
 from .trees import child_nodes, leaf_contents, pack
 
 TYPE_CHECKING = False
@@ -41,13 +41,6 @@ class BatchRecord:
         self.node = node  # a node of trees.pack() whose leaves are the tensors and arrays themselves
         self.indices: Any = None  # of its samples in the data set, if a sampler chose them
         self.random: RandomReader | None = None  # random states when a loader returned it
-
-
-def leaf(value: Any) -> Node | None:
-    """Return a node that holds a tensor or an array; None for any other value."""
-    cls = type(value)
-    is_array = isinstance(value, array) or (hasattr(cls, "__array_interface__") and hasattr(cls, "dtype"))
-    return {"held": value} if is_array or is_tensor(value) else None
 
 
 class StepBatches:

@@ -1,95 +1,35 @@
-"""Checks the losses, modules' outputs and gradients of a PyTorch step, before an optimizer applies them.
-
-On the CPU compiled code reads them in place. On any other device all of them set one flag, which is read once.
-"""
+"""Checks the losses, modules' outputs and gradients of a PyTorch step, before an optimizer applies them."""
 
 from __future__ import annotations
 
 import functools
 import math
 
-from ..core.signal_errors import pass_on
-from ..core.trail_library import FORMATS
 from ..pytorch import private_api
-from ..pytorch.state import module_name
-from ..pytorch.tensors import dtype_name, is_tensor, numbers
+from ..pytorch.tensor_names import TensorNames, module_name
+from ..pytorch.tensors import is_tensor
 from . import checks
 from .header import ACTIVATION, GRADIENT, Trigger
 from .header import LOSS as OF_LOSS
+from .random_states import RandomStates
+from .torch_copies import UpdateBackup
+from .torch_finite import FiniteTests
+from .torch_ranks import RankCoordinator
+from .torch_steps import ThreadSteps, TrainingStep
+from .torch_watched import WatchedObjects
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable
     from typing import Any
 
-    from .torch_capture import CaptureContext, OptimizerSteps
-    from .torch_steps import StepFindings, TrainingStep
+    from ..pytorch.state import Modules
+    from . import CaptureSession
+    from .header import SnapshotHeader
+    from .torch_steps import StepFindings
+    from .torch_watched import OptimizerSteps
 
-
-class FiniteTests:
-    """Tests whether tensors are finite, on any device."""
-
-    def __init__(self, torch: Any, compiled: Any = None) -> None:
-        self._torch = torch
-        # Returns whether all tensors of a list are finite, or None if it cannot tell.
-        self.at_once: Callable[[list[Any]], bool | None] = lambda _tensors: None
-        if compiled is not None and hasattr(torch.Tensor, "nbytes"):  # PyTorch 2.1
-            formats = {getattr(torch, name): FORMATS[name] for name in FORMATS if hasattr(torch, name)}
-            self.at_once = functools.partial(compiled.finite, torch.Tensor, formats)
-        self._unit_scales: dict[Any, Any] = {}
-
-    def are_finite(self, tensors: list[Any]) -> bool:
-        """Return whether all of these tensors are finite; waits for each GPU only once."""
-        try:
-            answer = self.at_once(tensors)
-        except Exception as error:  # the slower test below handles it, or raises its own error
-            pass_on(error)
-            answer = None
-        if answer is not None:
-            return answer
-        with self._torch.no_grad(), private_api.without_overrides(self._torch):
-            return self._are_finite(tensors)
-
-    def _are_finite(self, tensors: Iterable[Any]) -> bool:
-        by_device: dict[tuple[Any, Any], list[Any]] = {}
-        for tensor in map(values_of, tensors):
-            if tensor.is_cpu:
-                if not bool(self._torch.isfinite(tensor).all()):
-                    return False
-            elif tensor.is_floating_point() or tensor.is_complex():
-                by_device.setdefault((tensor.device, tensor.dtype), []).append(tensor)
-        return not any(flag.item() for flag in self._flags(by_device))
-
-    def _flags(self, by_device: dict[tuple[Any, Any], list[Any]]) -> list[Any]:
-        """Return one flag for each device, which is not 0 if any tensor there is not finite; tensors stay unchanged."""
-        torch, flags = self._torch, {}
-        for (device, _), tensors in by_device.items():
-            if device not in flags:
-                flags[device] = torch.zeros(1, device=device)
-            if device not in self._unit_scales:
-                self._unit_scales[device] = torch.ones(1, device=device)
-            try:
-                private_api.flag_not_finite(torch, tensors, flags[device], self._unit_scales[device])
-            except RuntimeError:  # not implemented for this device or dtype
-                flags[device] += ~torch.stack([torch.isfinite(tensor).all() for tensor in tensors]).all()
-        return list(flags.values())
-
-    def count(self, tensor: Any) -> tuple[int, int]:
-        """Return how many elements are not finite, and how many there are."""
-        return int(self.not_finite(tensor)), int(tensor.numel())
-
-    def not_finite(self, tensor: Any) -> Any:
-        """Return how many elements are not finite, as a scalar tensor on the tensor's device."""
-        with self._torch.no_grad(), private_api.without_overrides(self._torch):
-            return (~self._torch.isfinite(values_of(tensor))).sum()
-
-    def norm(self, gradients: Sequence[Any]) -> float:
-        """Return the L2 norm of all gradients together."""
-        torch = self._torch
-        with torch.no_grad(), private_api.without_overrides(torch):
-            norms = [torch.linalg.vector_norm(numbers(values_of(gradient)).float()) for gradient in gradients]
-            device = norms[0].device
-            return float(torch.linalg.vector_norm(torch.stack([norm.to(device) for norm in norms])))
+MAX_TRIGGERS = 1000
 
 
 def gradients_of(records: list[OptimizerSteps]) -> list[Any]:
@@ -97,12 +37,65 @@ def gradients_of(records: list[OptimizerSteps]) -> list[Any]:
     return [gradient for record in records for gradient in record.gradients()]
 
 
-def values_of(tensor: Any) -> Any:
-    """Return the plain tensor with all stored numbers of a sparse or distributed tensor (then, of its local shard)."""
-    if hasattr(tensor, "to_local"):
-        tensor = tensor.to_local()
-    tensor = private_api.stored_values(tensor)
-    return tensor.float() if dtype_name(tensor).startswith("float8") else tensor
+class CaptureContext:
+    """What the parts of a capture share: the watched objects, and each thread's step."""
+
+    def __init__(self, capture: CaptureSession, torch: Any, modules: Modules) -> None:
+        self.capture = capture
+        self.torch = torch
+        self.modules = modules
+        self.watched = WatchedObjects()
+        path = capture.settings.library
+        compiled = capture.attempt(private_api.compiled, torch, path) if path else None
+        self.tests = FiniteTests(torch, compiled)
+        self.ranks = RankCoordinator(torch)
+        self._make_random = functools.partial(RandomStates, torch, compiled)
+        self.threads = ThreadSteps(self._new_step)
+        self.header_listeners: list[Callable[[SnapshotHeader], None]] = []  # called with each snapshot that is saved
+
+    def _new_step(self) -> TrainingStep:
+        """Return the first step of a thread, whose optimizers another thread may have created."""
+        step = TrainingStep(self.torch, self._make_random)
+        step.armed = bool(self.watched.alive())
+        return step
+
+    def forget(self) -> None:
+        """Drop the parent's state, in a forked child."""
+        self.threads = ThreadSteps(self._new_step)
+
+    def is_recorded(self) -> bool:
+        """Return whether a CUDA graph is being captured; no operator of reprokit's may get into it."""
+        return bool(private_api.uses_cuda(self.torch) and self.torch.cuda.is_current_stream_capturing())
+
+    def backs_up(self, step: TrainingStep, record: OptimizerSteps) -> bool:
+        """Back up the state before an update if it is due; return whether to test the parameters after it."""
+        if record.backup is None:
+            record.backup = UpdateBackup(self.torch, self.tests, record.reference())
+        return record.backup.keep(record.steps, step.losses.recent[-1] if step.losses.recent else 0.0)
+
+    def names(self) -> TensorNames:
+        """Return the names of this thread's parameters."""
+        return TensorNames(self.models(), [record.reference() for record in self.watched.alive()])
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the parameters of all optimizers by name."""
+        return self.names().parameters
+
+    def models(self) -> list[Any]:
+        """Return the models that own parameters of any optimizer."""
+        return self.modules.owners(self.watched.parameters(), self.torch.nn.Module)
+
+    def triggers(self, kind: str, records: list[OptimizerSteps]) -> list[Trigger]:
+        """Return a trigger for each gradient, or parameter, of these optimizers that is not finite."""
+        parameters = {id(parameter): parameter for record in records for parameter in record.parameters()}
+        triggers: list[Trigger] = []
+        names = self.names()
+        for parameter in parameters.values():
+            tensor = parameter.grad if kind == GRADIENT else parameter.data
+            if tensor is not None and len(triggers) < MAX_TRIGGERS:
+                trigger = checks.elements(kind, names.of(parameter), *self.tests.count(tensor))
+                triggers += [] if trigger is None else [trigger]
+        return triggers
 
 
 class StepChecks:

@@ -11,16 +11,15 @@ import operator
 import weakref
 
 from ..pytorch.private_api import changes, copy_each
-from ..pytorch.state import parts_of
+from ..pytorch.tensor_names import parameters_of, parts_of
 from ..pytorch.tensors import has_memory, is_tensor, size_of
-from .torch_state import parameters_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from .torch_checks import FiniteTests
+    from .torch_finite import FiniteTests
 
 SMALL_BUFFER = 1 << 20
 EACH_STEP = 1 << 16  # bytes of parameters and state that are copied a step, on average

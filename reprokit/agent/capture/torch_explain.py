@@ -33,11 +33,10 @@ from .causes import (
     line,
 )
 from .header import PARAMETER, SnapshotHeader
-from .redo import RedoDriver, StepOutcome
+from .redo import SORTED, RedoDriver, StepOutcome
 from .settings import LOSS_ABOVE
 from .torch_reasons import reason_of
 from .torch_rows import RowOrderTracker
-from .torch_trials import SORTED
 from .variables import lines_that_made, user_functions
 
 TYPE_CHECKING = False
@@ -48,8 +47,8 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
     from ..core.user_frames import Place
-    from .torch_capture import CaptureContext
-    from .torch_fit import ParameterNames
+    from ..pytorch.tensor_names import TensorNames
+    from .torch_checks import CaptureContext
 
 MAX_NODES = 500_000  # of the graph, of which operator and layer are kept
 MAX_COMPARED = 1 << 20  # elements of a tensor that is known again by its bytes
@@ -141,7 +140,7 @@ class OperatorExplainer:
         ]
         self._is_hidden = not self._modes.enter()
 
-    def set_names(self, names: ParameterNames, others: Iterable[tuple[str, Any]]) -> None:
+    def set_names(self, names: TensorNames, others: Iterable[tuple[str, Any]]) -> None:
         """Set the names of modules, of parameters, and of other tensors that no operator makes."""
         self._names = {}
         for model in names.models:

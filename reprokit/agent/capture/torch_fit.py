@@ -4,44 +4,22 @@ from __future__ import annotations
 
 import sys
 
-from ..core.live_objects import LiveObjects
 from ..core.signal_errors import pass_on
-from ..pytorch.state import Modules, module_name, named_tensors, parts_of
+from ..pytorch.tensor_names import TensorNames, module_name, parameters_of
 from ..pytorch.tensors import dtype_name
+from ..pytorch.training_state import TrainingObjects
 from .store import NAMES, SnapshotError, SnapshotFile, saved_optimizers
-from .torch_state import SnapshotReader, parameters_of, put_optimizer, put_random, put_stateful
+from .torch_state import SnapshotReader, put_optimizer, put_random, put_stateful
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
+    from ..pytorch.state import Modules
+
 
 MAX_NAMED = 3  # differences that are reported
-
-
-class ParameterNames:
-    """The names of parameters: those that their models give them, else their place in the optimizer."""
-
-    def __init__(self, models: Sequence[Any], optimizers: Sequence[Any]) -> None:
-        self.models = models
-        self._names: dict[int, str] = {}
-        self.tensors: dict[str, Any] = {}  # parameters and buffers of the models, under each of their names
-        self.parameters: dict[str, Any] = {}  # parameters of the optimizers, by name
-        for number, model in enumerate(models):
-            prefix = f"model#{number}." if len(models) > 1 else ""
-            for part, tensor in named_tensors(parts_of(model)):
-                self.tensors[prefix + part] = tensor
-                self._names.setdefault(id(tensor), prefix + part)
-        for count, optimizer in enumerate(optimizers):
-            for number, group in enumerate(getattr(optimizer, "param_groups", ())):
-                for position, parameter in enumerate(group["params"]):
-                    part = f"optimizer#{count}.group{number}.{position}"
-                    self.parameters.setdefault(self._names.setdefault(id(parameter), part), parameter)
-
-    def of(self, parameters: Sequence[Any]) -> list[tuple[str, Any]]:
-        """Return parameters of these optimizers with their names."""
-        return [(self._names[id(parameter)], parameter) for parameter in parameters]
 
 
 class ModelMatch:
@@ -51,7 +29,7 @@ class ModelMatch:
         self.module = module
         self._entry = entry
         self._reader = reader
-        self._tensors = ParameterNames([module], []).tensors
+        self._tensors = TensorNames([module], []).tensors
         self._saved = {name: reader.saved(saved_name) for name, saved_name in entry["tensors"].items()}
 
     def differences(self) -> Iterator[str]:
@@ -124,9 +102,7 @@ class ScriptObjects:
     ) -> None:
         self._torch = torch
         self._header = snapshot.facts
-        # The objects that the script created, in order, while they live.
-        self.own_optimizers, self.own_scalers, self.own_schedules = LiveObjects(), LiveObjects(), LiveObjects()
-        self._modules = modules
+        self.own = TrainingObjects(lambda: modules)  # that the script created
         self._models: list[ModelMatch] = []  # empty until they are matched
         self.reader = SnapshotReader(torch, snapshot.tensors)
         self._problem = problem  # reports a text beside the result
@@ -134,14 +110,13 @@ class ScriptObjects:
     @property
     def optimizers(self) -> list[Any]:
         """The script's optimizers."""
-        return list(self.own_optimizers)
+        return list(self.own.optimizers)
 
     @property
     def models(self) -> list[ModelMatch]:
         """The snapshot's models, each matched with a module of the script; raises SnapshotError if any has no match."""
         if not self._models:
-            parameters = [parameter for optimizer in self.optimizers for parameter in parameters_of(optimizer)]
-            unmatched, matches = self._modules.owners(parameters, self._torch.nn.Module), []
+            unmatched, matches = self.own.owners(), []
             for entry in self._header.models:
                 if not unmatched:
                     raise SnapshotError(f"the script has no model for the snapshot's {entry.get('class')}")
@@ -161,8 +136,8 @@ class ScriptObjects:
         for optimizer, entry in self._optimizer_pairs():
             self._restore_one("the state of an optimizer", put_optimizer, optimizer, entry)
         for owners, entries in (
-            (self.own_scalers, self._header.scalers),
-            (self.own_schedules, self._header.schedules),
+            (self.own.scalers, self._header.scalers),
+            (self.own.schedules, self._header.schedules),
         ):
             for owner, entry in zip(list(owners), entries):
                 self._restore_one(f"the state of a {type(owner).__name__}", put_stateful, owner, entry)
@@ -173,9 +148,11 @@ class ScriptObjects:
 
     def _restore_parameters(self, saved_names: Mapping[str, str]) -> None:
         """Restore parameters that are in no model."""
-        parameters = self.names().parameters if saved_names else {}
+        own = self.names().alone if saved_names else {}
+        if own.keys().isdisjoint(saved_names) and len(own) == len(saved_names):  # an earlier version named them
+            own = dict(zip(saved_names, own.values()))
         for name in saved_names:
-            value, parameter = self.reader.tensor(saved_names[name]), parameters.get(name)
+            value, parameter = self.reader.tensor(saved_names[name]), own.get(name)
             if parameter is None or parameter.shape != value.shape:
                 own_shape = "there is none" if parameter is None else f"it is {list(parameter.shape)}"
                 raise SnapshotError(
@@ -220,7 +197,8 @@ class ScriptObjects:
     def parameters(self, optimizers: Sequence[Any]) -> dict[str, Any]:
         """Return the parameters of these optimizers by name."""
         trained = [parameter for optimizer in optimizers for parameter in parameters_of(optimizer)]
-        return dict(self.names().of(trained))
+        names = self.names()
+        return {names.of(parameter): parameter for parameter in trained}
 
     def gradients(self) -> dict[str, Any]:
         """Return the step's gradients by parameter name, without those left over of other optimizers."""
@@ -234,9 +212,9 @@ class ScriptObjects:
 
     # Names
 
-    def names(self) -> ParameterNames:
+    def names(self) -> TensorNames:
         """Return the parameters' names, by the models matched so far."""
-        return ParameterNames([model.module for model in self._models], self.optimizers)
+        return TensorNames([model.module for model in self._models], self.optimizers)
 
     def name_of(self, module: Any) -> str:
         """Return a capture's name for a module of the script."""

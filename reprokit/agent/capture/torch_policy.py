@@ -5,26 +5,28 @@ from __future__ import annotations
 import sys
 
 from ..pytorch import private_api
-from ..pytorch.state import named_tensors, parts_of
+from ..pytorch.tensor_names import named_tensors, parts_of
 from .header import PARAMETER, Trigger, in_words
 from .settings import ROLLBACK, STOP
 from .torch_copies import StateCopy
-from .torch_snapshot import left_out_of
+from .torch_snapshot import SnapshotBuilder, left_out_of
 from .variables import user_places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .torch_capture import CaptureContext, OptimizerSteps
+    from .torch_checks import CaptureContext, StepChecks
     from .torch_steps import TrainingStep
+    from .torch_watched import OptimizerSteps
 
 
 class CapturePolicy:
     """Decides whether updates are applied, and acts on those that are not."""
 
-    def __init__(self, training: CaptureContext) -> None:
-        self._training = training
+    def __init__(self, training: CaptureContext, checks: StepChecks) -> None:
+        self._training, self._checks = training, checks
+        self._snapshot_builder = SnapshotBuilder(training.torch, training.tests, training.watched)
         self._capture = training.capture
         self._action = training.capture.settings.action
 
@@ -41,7 +43,7 @@ class CapturePolicy:
         if len(watched.records) > 1:
             records += watched.sharing_backward(record, step.backward_count)
         is_scaled = getattr(optimizer, "found_inf", None) is not None  # it skips overflows itself, on the device
-        triggers = step.findings.triggers + training.checks.update_triggers(step, records, is_scaled)
+        triggers = step.findings.triggers + self._checks.update_triggers(step, records, is_scaled)
         if triggers:
             self.alarm(step, records, triggers)
         return bool(triggers)
@@ -118,10 +120,10 @@ class CapturePolicy:
     def _save(self, step: TrainingStep, number: int, triggers: list[Trigger]) -> str | None:
         training, torch = self._training, self._training.torch
         with torch.no_grad(), private_api.without_overrides(torch):
-            contents = training.snapshot_builder.contents(step, training.models(), training.names(), number, triggers)
+            contents = self._snapshot_builder.contents(step, training.models(), training.names(), number, triggers)
             header, parts = training.ranks.complete(*contents)
-        if training.in_place is not None:
-            training.in_place.conclude(header)
+        for listener in training.header_listeners:
+            listener(header)
         for note in left_out_of(header.batches):
             self._capture.say_once(note)
         return self._capture.save(header.line(), parts)

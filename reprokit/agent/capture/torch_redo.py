@@ -264,9 +264,9 @@ class TorchRedo:
         script_objects = self._script_objects
         outputs: dict[type[events.TrainingEvent], events.Handler] = {events.OutputComputed: self._output_computed}
         return {
-            events.OptimizerMade: lambda event: script_objects.own_optimizers.add(event.target),
-            events.ScalerMade: lambda event: script_objects.own_scalers.add(event.scaler),
-            events.ScheduleMade: lambda event: script_objects.own_schedules.add(event.schedule),
+            events.OptimizerMade: lambda event: script_objects.own.optimizers.add(event.target),
+            events.ScalerMade: lambda event: script_objects.own.scalers.add(event.scaler),
+            events.ScheduleMade: lambda event: script_objects.own.schedules.add(event.schedule),
             events.BatchDue: self._batch_due,
             events.ForwardBegan: self._forward_began,
             events.ForwardEnded: self._forward_ended,
@@ -336,7 +336,7 @@ class TorchRedo:
     def _update_due(self, event: events.UpdateDue) -> str | None:
         optimizer, trials = event.target, self.trials
         self._driver.require_end()
-        self._script_objects.own_optimizers.add(optimizer)  # a copied optimizer was never initialized
+        self._script_objects.own.optimizers.add(optimizer)  # a copied optimizer was never initialized
         if not trials.is_active:
             return None
         if event.is_nested:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import sys
 
 from ..pytorch import private_api
-from ..pytorch.state import module_name
+from ..pytorch.tensor_names import TensorNames, module_name, parameters_of
 from ..pytorch.tensors import has_memory, is_nested, is_plain, is_tensor
 from .header import SnapshotHeader, Trigger
-from .torch_batches import BatchRecord, leaf
-from .torch_checks import FiniteTests, values_of
+from .torch_batches import BatchRecord
+from .torch_finite import FiniteTests, values_of
 from .torch_state import (
     SnapshotTensors,
     as_dense_cpu,
     digest,
-    parameters_of,
+    leaf,
     take_all,
     take_model,
     take_optimizer,
@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .store import Part
-    from .torch_capture import WatchedObjects
-    from .torch_fit import ParameterNames
     from .torch_steps import TrainingStep
+    from .torch_watched import WatchedObjects
     from .trees import Node
 
 SHARDS = "parameters, gradients and the optimizer's state are this rank's shards"
@@ -48,7 +47,7 @@ class SnapshotBuilder:
         self._watched = watched
 
     def contents(
-        self, step: TrainingStep, models: list[Any], names: ParameterNames, number: int, triggers: list[Trigger]
+        self, step: TrainingStep, models: list[Any], names: TensorNames, number: int, triggers: list[Trigger]
     ) -> tuple[SnapshotHeader, list[Part]]:
         """Return the header and the tensors of a snapshot of the start of this step."""
         tensors = SnapshotTensors()
@@ -78,20 +77,18 @@ class SnapshotBuilder:
         return header.with_(notes=tuple(notes)), tensors.parts
 
     def _training_state(
-        self, tensors: SnapshotTensors, models: list[Any], names: ParameterNames, step: TrainingStep
+        self, tensors: SnapshotTensors, models: list[Any], names: TensorNames, step: TrainingStep
     ) -> dict[str, Any]:
         replaced = step.buffers.kept() if step.buffers.is_kept else {}
-        named = set(map(id, names.tensors.values()))
-        others = {name: p for name, p in names.parameters.items() if id(p) not in named}
         optimizers = [record.reference() for record in self._watched.alive()]
         optimizer_ids = set(map(id, optimizers))  # schedules of other optimizers are another thread's
         schedules = [each for each in self._watched.schedules if id(getattr(each, "optimizer", None)) in optimizer_ids]
         return {
-            "parameters": {name: tensors.put(f"parameter.{name}", p) for name, p in others.items()},
+            "parameters": {name: tensors.put(f"parameter.{name}", p) for name, p in names.alone.items()},
             "models": tuple([take_model(tensors, number, model, replaced) for number, model in enumerate(models)]),
             "optimizers": tuple(
                 [
-                    take_optimizer(tensors, number, each, [name for name, _ in names.of(parameters_of(each))])
+                    take_optimizer(tensors, number, each, list(map(names.of, parameters_of(each))))
                     for number, each in enumerate(optimizers)
                 ]
             ),
@@ -99,7 +96,7 @@ class SnapshotBuilder:
             "schedules": take_all(tensors, "schedule", schedules),
         }
 
-    def _gradients_of(self, tensors: SnapshotTensors, names: ParameterNames) -> dict[str, Any]:
+    def _gradients_of(self, tensors: SnapshotTensors, names: TensorNames) -> dict[str, Any]:
         """Return the digests of all gradients, and the values of those that are not finite."""
         not_finite, digests = {}, {}
         for name, parameter in names.parameters.items():

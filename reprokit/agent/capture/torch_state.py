@@ -6,7 +6,8 @@ import itertools
 import sys
 from array import array
 
-from ..pytorch.state import named_tensors, parts_of
+from ..core.state_entries import StateKind, StateMismatchError
+from ..pytorch.tensor_names import named_tensors, parts_of
 from ..pytorch.tensors import (
     bytes_of,
     components_of,
@@ -18,20 +19,19 @@ from ..pytorch.tensors import (
     is_tensor,
     size_of,
 )
+from ..pytorch.training_state import optimizer_entries, stateful_entry
 from . import trees
 from .random_states import as_values, put_back
 from .store import DTYPES, NAMES, Part, SavedTensor, SnapshotError, free_name
-from .torch_batches import leaf
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
+    from ..core.state_entries import StateEntry
+
     Node = dict[str, Any]
-
-IMPLEMENTATION = frozenset(["capturable", "differentiable", "foreach", "fused", "params", "param_names"])
-
 
 # ---- into a snapshot -------------------------------------------------------------------------------------------------
 
@@ -111,6 +111,13 @@ def _text(item: Any) -> str:
     return item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else str(item)
 
 
+def leaf(value: Any) -> Node | None:
+    """Return a node that holds a tensor or an array; None for any other value."""
+    cls = type(value)
+    is_array = isinstance(value, array) or (hasattr(cls, "__array_interface__") and hasattr(cls, "dtype"))
+    return {"held": value} if is_array or is_tensor(value) else None
+
+
 def as_dense_cpu(tensor: Any) -> Any:
     """Return the tensor as a contiguous one on the CPU, without lazy conjugation or negation."""
     tensor = tensor.detach()
@@ -140,29 +147,21 @@ def take_optimizer(tensors: SnapshotTensors, number: int, optimizer: Any, names:
     """Return the node of an optimizer: its state, parameter by parameter, and its groups."""
     remaining = iter(names)
     by_group = [[next(remaining) for _ in group["params"]] for group in optimizer.param_groups]
-    groups = [{key: group[key] for key in group if key != "params"} for group in optimizer.param_groups]
-    prefix = f"optimizer.{number}"
+    prefix, (state, groups) = f"optimizer.{number}", _values_of(optimizer_entries(number, optimizer, names))
     return {
         "name": f"optimizer#{number}",
         "class": type(optimizer).__name__,
         "parameters": by_group,
-        "state": tensors.pack(f"{prefix}.state", _state_of(optimizer)),
+        "state": tensors.pack(f"{prefix}.state", state),
         "groups": tensors.pack(f"{prefix}.groups", groups),
     }
 
 
-def parameters_of(optimizer: Any) -> list[Any]:
-    """Return an optimizer's parameters, group by group."""
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def _state_of(optimizer: Any) -> dict[str, Any]:
-    """Return an optimizer's state, in the order of its parameters instead of keyed by them."""
-    state, parameters = optimizer.state, parameters_of(optimizer)
-    parameter_ids = set(map(id, parameters))
-    others = {key: state[key] for key in state if id(key) not in parameter_ids and isinstance(key, (str, int))}
-    of_parameters = [dict(state[p]) if p in state else None for p in parameters]
-    return {"parameters": of_parameters, "other": others}
+def _values_of(entries: Iterable[StateEntry]) -> tuple[dict[str, Any], list[Any]]:
+    """Return an optimizer's state, as snapshots have it, and the settings of its groups."""
+    *states, others = [entry.read() for entry in entries if entry.kind is StateKind.OPTIMIZER]
+    groups = [entry.read() for entry in entries if entry.kind is StateKind.SETTINGS]
+    return {"parameters": states, "other": others}, groups
 
 
 def take_all(tensors: SnapshotTensors, kind: str, owners: Sequence[Any]) -> tuple[Node, ...]:
@@ -254,54 +253,30 @@ class SnapshotReader:
         return getattr(torch, layout.rpartition(".")[2] + "_tensor")(rows, columns, parts["values"], tuple(shape))
 
 
-def _shape(tensor: Any) -> str:
-    return "x".join([str(int(size)) for size in tensor.shape]) or "()"
-
-
 def put_optimizer(optimizer: Any, saved: Mapping[str, Any], reader: SnapshotReader) -> None:
     """Restore an optimizer's state and groups, each tensor on the device of its parameter."""
-    groups = reader.value(saved["groups"], [dict(group) for group in optimizer.param_groups])
+    names = [str(name) for group in saved["parameters"] for name in group]
+    entries = optimizer_entries(0, optimizer, names)
+    own_state, own_groups = _values_of(entries)
+    groups = reader.value(saved["groups"], own_groups)
     sizes = [len(names) for names in saved["parameters"]]
     own_sizes = [len(group["params"]) for group in optimizer.param_groups]
     if sizes != own_sizes or len(groups) != len(own_sizes):
         raise SnapshotError(f"the optimizer has groups of {own_sizes} parameters here, and of {sizes} in the snapshot")
-    parameters = parameters_of(optimizer)
-    state = reader.value(saved["state"], _state_of(optimizer))
-    if len(state["parameters"]) != len(parameters):
+    state = reader.value(saved["state"], own_state)
+    if len(state["parameters"]) != len(names):
         raise SnapshotError("the optimizer's state is of another number of parameters than the optimizer")
-    names = [name for group in saved["parameters"] for name in group]
-    for name, parameter, part in zip(names, parameters, state["parameters"]):
-        _require_fit(name, parameter, part or {})
-    optimizer.state.clear()
-    for parameter, part in zip(parameters, state["parameters"]):
-        if part is not None:
-            optimizer.state[parameter] = _moved(part, parameter)
-    optimizer.state.update(state["other"])
-    for group, values in zip(optimizer.param_groups, groups):
-        group.update({key: values[key] for key in values if key not in IMPLEMENTATION})
-
-
-def _require_fit(name: str, parameter: Any, part: Mapping[str, Any]) -> None:
-    for key, value in part.items():
-        if is_tensor(value) and value.dim() == parameter.dim() and value.dim():
-            if value.shape != parameter.shape:
-                raise SnapshotError(f"{key} of {name} has the shape {_shape(value)}, the parameter {_shape(parameter)}")
-
-
-def _moved(value: Any, parameter: Any) -> Any:
-    """Return a parameter's state on the parameter's device; step counts stay on their own."""
-    if isinstance(value, dict):
-        return {key: part if key == "step" else _moved(part, parameter) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_moved(part, parameter) for part in value)
-    return value.to(parameter.device) if is_tensor(value) else value
+    try:
+        for entry, value in zip(entries, [*state["parameters"], state["other"], *groups]):
+            entry.put_back(value)
+    except StateMismatchError as error:
+        raise SnapshotError(str(error)) from None
 
 
 def put_stateful(owner: Any, saved: Mapping[str, Any], reader: SnapshotReader) -> None:
     """Restore the state of a GradScaler or a schedule."""
-    state = reader.value(saved["state"], owner.state_dict())
-    if state:
-        owner.load_state_dict(state)
+    entry = stateful_entry(StateKind.SCHEDULE, 0, owner)
+    entry.put_back(reader.value(saved["state"], entry.read()))
 
 
 def put_random(torch: Any, random: Mapping[str, Any], reader: SnapshotReader) -> None:

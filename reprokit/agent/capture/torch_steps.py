@@ -9,19 +9,18 @@ from collections import deque
 from ..pytorch.private_api import changes
 from .torch_batches import StepBatches
 from .torch_copies import BufferCopies, StateCopy
+from .torch_watched import THIS_THREAD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ..events.steps import BatchFetched, ForwardBegan, LoaderBegan, LoaderExhausted
     from .header import Trigger
     from .random_states import RandomReader, RandomStates
-    from .torch_capture import CaptureContext, LoaderPass
+    from .torch_watched import LoaderPass
 
 LOSSES = 100
-MAX_ENTRIES = 64
 
 
 class StepState(enum.Enum):
@@ -33,16 +32,6 @@ class StepState(enum.Enum):
 
 
 BETWEEN, EVALUATED, BEGUN = StepState
-
-
-class ThreadKey(_local):
-    """Identifies a thread. Its number would not do: a new thread may get the number of one that ended."""
-
-    def __init__(self) -> None:
-        self.key = object()
-
-
-THIS_THREAD = ThreadKey()
 
 
 class StepStart:
@@ -229,93 +218,3 @@ class ThreadSteps(_local):
 
     def __init__(self, new_step: Callable[[], TrainingStep]) -> None:
         self.step = new_step()
-
-
-class StepStartListener:
-    """Detects the start of each step and records its inputs."""
-
-    def __init__(self, training: CaptureContext) -> None:
-        self._training = training
-        self._watched = training.watched
-        self._is_grad_enabled = training.torch.is_grad_enabled
-
-    def forward_began(self, event: ForwardBegan) -> None:
-        """Handle the call of a module or of a compiled function (then the module may be None)."""
-        step, module = self._training.threads.step, event.module
-        if not step.armed:
-            return
-        if self._is_grad_enabled():
-            if step.start.root is None or step.start.root is module:
-                self._begin_or_go_on(step, module, [event.arguments, dict(event.keywords)])
-            return
-        if step.state is BETWEEN:
-            step.state = EVALUATED
-        if module is not None and module.training:
-            self._keep_buffers(step, module)
-
-    def _begin_or_go_on(self, step: TrainingStep, module: Any, inputs: Any) -> None:
-        """Begin the step at the root model's call, or continue it with its next batch."""
-        if step.state is not BEGUN:
-            self._begin(step, module)
-        source = "" if module is None else module
-        if not step.batches.are_loaded:
-            step.batches.add("forward", inputs, source)
-            step.armed = not step.update.in_closure
-            step.start.root = module
-            return
-        step.armed = False
-        if len(step.start.root_calls) < MAX_ENTRIES:
-            step.start.root_calls.append((source, inputs))
-
-    def _begin(self, step: TrainingStep, module: Any) -> None:
-        step.state = BEGUN
-        self._training.ranks.forget()
-        step.start.origin = step.backward_count, module, module is None or bool(module.training)
-        self._training.policy.keep_rollback_state(step)
-        step.start.keep_random()
-        self._keep_buffers(step, module)
-
-    def _keep_buffers(self, step: TrainingStep, module: Any) -> None:
-        if not step.buffers.is_kept:
-            step.buffers.keep(lambda: self._training.models() or ([] if module is None else [module]))
-
-    def loader_began(self, event: LoaderBegan) -> None:
-        """Count the epochs of a DataLoader."""
-        event.notes[self] = self._watched.next_epoch(event.loader)
-
-    def loader_exhausted(self, event: LoaderExhausted) -> None:
-        """Drop what an exhausted DataLoader fetched for no step."""
-        self._training.threads.step.exhaust(self._pass_of(event))
-
-    def batch_fetched(self, event: BatchFetched) -> None:
-        """Record a batch that a DataLoader returned, unless it is fetched without gradients or never trained on."""
-        if not self._is_grad_enabled() or not self._watched.records:
-            return
-        step, epoch = self._training.threads.step, self._pass_of(event)
-        batches, start = step.batches, step.start
-        is_begun = step.state is BEGUN
-        if is_begun and not step.is_trained():
-            step.state, start.has_random, is_begun = EVALUATED, False, False  # an evaluation with gradients
-        if not is_begun:
-            if step.state is EVALUATED or not batches.are_loaded:
-                batches.restart()
-                step.state = BETWEEN
-            start.root_calls, start.root = [], None
-            step.buffers.is_kept = False
-            if not start.had_forward:
-                start.keep_random()
-            step.armed = True
-        if batches.are_loaded and not is_begun and epoch is start.epoch:
-            batches.is_ahead = True
-        batches.are_loaded = True
-        start.epoch = epoch
-        record = batches.add("loader", event.batch, epoch)
-        if record is not None:
-            start.handover_random.keep()
-            record.random = start.handover_random.taken()
-            if not is_begun:
-                start.fetch_random = record.random
-            record.indices = event.indices
-
-    def _pass_of(self, event: BatchFetched | LoaderExhausted) -> LoaderPass | None:
-        return None if event.began is None else event.began.notes.get(self)

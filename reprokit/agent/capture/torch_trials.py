@@ -9,11 +9,11 @@ from _thread import _local
 from ..pytorch.tensors import is_finite, numbers
 from . import checks
 from .header import ACTIVATION, GRADIENT, LOSS, Trigger
-from .redo import EXPLAIN, MINIMIZE, RedoDriver, StepOutcome
+from .redo import EXPLAIN, MINIMIZE, SORTED, RedoDriver, StepOutcome
 from .settings import LOSS_ABOVE
 from .store import SnapshotError, SnapshotFile
 from .torch_batches import LoopIteration, SavedBatch, empties_loader, loop_iterations, samples_by_iteration
-from .torch_checks import FiniteTests
+from .torch_finite import FiniteTests
 from .torch_ranks import are_several
 from .torch_state import digest
 
@@ -35,7 +35,6 @@ NO_LOADER = (
 NOT_CUT = "; what loops choose by their variables cannot be made smaller, and is its own, too"
 NOT_CUT_BATCH = "which rows of the batch's tensors belong to which of its samples is not known: it is one sample here"
 NO_FORWARD = "the script's step called no module with gradients enabled; the snapshot's began with such a call"
-SORTED = "indices in the data set are told as if the script's collate_fn kept the order of samples"
 OTHER_RANKS = "the other ranks kept their batches whole: what begins in one of them needs no sample"
 
 

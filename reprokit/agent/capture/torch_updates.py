@@ -1,4 +1,4 @@
-"""Checks a PyTorch step after its forward pass: at losses, clipping, loss scaling, and updates.
+"""Follows a PyTorch step from its first batch, and checks it at losses, clipping, loss scaling, and updates.
 
 A step is applied or skipped, also one by a closure, in parts, or compiled. An overflow that a GradScaler handles raises
 no alarm; overflows that no scale cures do.
@@ -13,8 +13,10 @@ from ..pytorch import private_api
 from ..pytorch.decisions import own_step
 from . import checks
 from .header import GRADIENT
+from .torch_checks import StepChecks
 from .torch_copies import StateCopy
-from .torch_steps import PartialUpdate, StepStartListener, TrainingStep
+from .torch_policy import CapturePolicy
+from .torch_steps import BEGUN, BETWEEN, EVALUATED, PartialUpdate, TrainingStep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,21 +24,111 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..events import steps as events
-    from .torch_capture import CaptureContext, OptimizerSteps
+    from .torch_checks import CaptureContext
+    from .torch_watched import LoaderPass, OptimizerSteps
 
 SCALE_EACH = 32  # steps between two looks at the scale of a fused optimizer, which skips overflows by itself
+MAX_ENTRIES = 64  # calls of a root model in one step
 MAX_NODES = 16  # of the graph that are searched for the loss's target
+
+
+class StepStartListener:
+    """Detects the start of each step and records its inputs."""
+
+    def __init__(self, training: CaptureContext, policy: CapturePolicy) -> None:
+        self._training, self._policy = training, policy
+        self._watched = training.watched
+        self._is_grad_enabled = training.torch.is_grad_enabled
+
+    def forward_began(self, event: events.ForwardBegan) -> None:
+        """Handle the call of a module or of a compiled function (then the module may be None)."""
+        step, module = self._training.threads.step, event.module
+        if not step.armed:
+            return
+        if self._is_grad_enabled():
+            if step.start.root is None or step.start.root is module:
+                self._begin_or_go_on(step, module, [event.arguments, dict(event.keywords)])
+            return
+        if step.state is BETWEEN:
+            step.state = EVALUATED
+        if module is not None and module.training:
+            self._keep_buffers(step, module)
+
+    def _begin_or_go_on(self, step: TrainingStep, module: Any, inputs: Any) -> None:
+        """Begin the step at the root model's call, or continue it with its next batch."""
+        if step.state is not BEGUN:
+            self._begin(step, module)
+        source = "" if module is None else module
+        if not step.batches.are_loaded:
+            step.batches.add("forward", inputs, source)
+            step.armed = not step.update.in_closure
+            step.start.root = module
+            return
+        step.armed = False
+        if len(step.start.root_calls) < MAX_ENTRIES:
+            step.start.root_calls.append((source, inputs))
+
+    def _begin(self, step: TrainingStep, module: Any) -> None:
+        step.state = BEGUN
+        self._training.ranks.forget()
+        step.start.origin = step.backward_count, module, module is None or bool(module.training)
+        self._policy.keep_rollback_state(step)
+        step.start.keep_random()
+        self._keep_buffers(step, module)
+
+    def _keep_buffers(self, step: TrainingStep, module: Any) -> None:
+        if not step.buffers.is_kept:
+            step.buffers.keep(lambda: self._training.models() or ([] if module is None else [module]))
+
+    def loader_began(self, event: events.LoaderBegan) -> None:
+        """Count the epochs of a DataLoader."""
+        event.notes[self] = self._watched.next_epoch(event.loader)
+
+    def loader_exhausted(self, event: events.LoaderExhausted) -> None:
+        """Drop what an exhausted DataLoader fetched for no step."""
+        self._training.threads.step.exhaust(self._pass_of(event))
+
+    def batch_fetched(self, event: events.BatchFetched) -> None:
+        """Record a batch that a DataLoader returned, unless it is fetched without gradients or never trained on."""
+        if not self._is_grad_enabled() or not self._watched.records:
+            return
+        step, epoch = self._training.threads.step, self._pass_of(event)
+        batches, start = step.batches, step.start
+        is_begun = step.state is BEGUN
+        if is_begun and not step.is_trained():
+            step.state, start.has_random, is_begun = EVALUATED, False, False  # an evaluation with gradients
+        if not is_begun:
+            if step.state is EVALUATED or not batches.are_loaded:
+                batches.restart()
+                step.state = BETWEEN
+            start.root_calls, start.root = [], None
+            step.buffers.is_kept = False
+            if not start.had_forward:
+                start.keep_random()
+            step.armed = True
+        if batches.are_loaded and not is_begun and epoch is start.epoch:
+            batches.is_ahead = True
+        batches.are_loaded = True
+        start.epoch = epoch
+        record = batches.add("loader", event.batch, epoch)
+        if record is not None:
+            start.handover_random.keep()
+            record.random = start.handover_random.taken()
+            if not is_begun:
+                start.fetch_random = record.random
+            record.indices = event.indices
+
+    def _pass_of(self, event: events.BatchFetched | events.LoaderExhausted) -> LoaderPass | None:
+        return None if event.began is None else event.began.notes.get(self)
 
 
 class LossChecks:
     """Tests losses and outputs, and gradients before clipping or a GradScaler changes them."""
 
-    def __init__(self, training: CaptureContext) -> None:
-        self._training = training
+    def __init__(self, training: CaptureContext, checks: StepChecks, policy: CapturePolicy) -> None:
+        self._training, self._checks, self._policy = training, checks, policy
         self._watched = training.watched
         self._ranks = training.ranks
-        self._checks = training.checks
-        self._policy = training.policy
 
     def output_computed(self, event: events.OutputComputed) -> None:
         """Check a module's output in the forward pass of a step."""
@@ -197,9 +289,10 @@ class UpdateChecks:
     def __init__(self, training: CaptureContext) -> None:
         self._training = training
         self._watched = training.watched
-        self._policy = training.policy
-        self.starts = StepStartListener(training)
-        self.losses = LossChecks(training)
+        self._checks = StepChecks(training)
+        self._policy = CapturePolicy(training, self._checks)
+        self.starts = StepStartListener(training, self._policy)
+        self.losses = LossChecks(training, self._checks, self._policy)
 
     def optimizer_made(self, event: events.OptimizerMade) -> None:
         """Watch a new optimizer."""
@@ -290,7 +383,7 @@ class UpdateChecks:
     def _refuses_evaluation(self, step: TrainingStep, state: UpdateState, optimizer: Any) -> bool:
         """Return whether the gradients of a closure's evaluation must not be applied."""
         records = [state.record]
-        triggers = step.findings.triggers + self._training.checks.update_triggers(step, records, is_scaled=False)
+        triggers = step.findings.triggers + self._checks.update_triggers(step, records, is_scaled=False)
         if not triggers:
             if state.record.repeats and state.copy is None:
                 state.copy = StateCopy(self._training.torch, [optimizer])

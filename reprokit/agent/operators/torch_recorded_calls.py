@@ -14,7 +14,7 @@ from ..pytorch import private_api
 from ..pytorch.content_digests import MAX_SALTS, PytorchContents
 from ..pytorch.dispatch_modes import DispatchModes
 from ..pytorch.tensors import dtype_name, size_of
-from ..tensors.device_digests import DeviceSums, PendingDigest
+from .device_digests import DeviceSums, PendingDigest
 from .operator_log import DRAWS, NO_OUTPUTS, NOT_LOGGED, UNREAD, CallLog
 from .torch_calls import Operator, passed_on
 from .torch_confirm import COMPILED

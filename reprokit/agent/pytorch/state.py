@@ -14,6 +14,7 @@ from ..core.digests import distinct, text_entry
 from ..core.live_objects import LiveObjects, instances
 from ..events.steps import Events, ModelEnded, OptimizerEnded, OptimizerMade, OptimizerNamed, tell
 from . import private_api
+from .tensor_names import named_tensors, parts_of, places_of, unwrapped
 from .tensors import entry, is_tensor
 
 TYPE_CHECKING = False
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from ..core.digests import Tensor
 
-_WRAPPERS = frozenset(["DistributedDataParallel", "DataParallel", "OptimizedModule"])
 _MAX_SEARCHES = 8  # searches of the whole heap, 50 ms each
 
 
@@ -76,49 +76,12 @@ def _without_traced_graphs(roots: list[Any], owned: dict[int, set[int]]) -> list
     return [root for root in roots if id(root) not in is_graph or not owned[id(root)] <= other_parameters]
 
 
-def unwrapped(module: Any) -> Any:
-    """Return the module inside of wrappers such as DistributedDataParallel."""
-    while type(module).__name__ in _WRAPPERS and len(private_api.containers(module)[2]) == 1:
-        (module,) = private_api.containers(module)[2].values()
-    return module
-
-
-def module_name(models: Iterable[Any], target: Any) -> str:
-    """Return the name of a module in its model, prefixed by the model's number if there are several models."""
-    models, target = list(models), unwrapped(target)
-    for number, model in enumerate(models):
-        for name, module in model.named_modules():
-            if module is target:
-                prefix = [f"model#{number}"] if len(models) > 1 else []
-                return ".".join([*prefix, *([name] if name else [])]) or type(module).__name__
-    return type(target).__name__
-
-
 def has_parameters(module: Any) -> bool:
     """Return whether a module or one of its descendants has a parameter."""
     parameters, _, children = private_api.containers(module)
     if any(parameter is not None for parameter in parameters.values()):
         return True
     return any(has_parameters(child) for child in children.values() if child is not None)
-
-
-def parts_of(module: Any, prefix: str = "", above: tuple[int, ...] = ()) -> list[tuple[str, Any, Any]]:
-    """Return prefix, parameters and buffers of a module and its descendants; shared ones once for each path."""
-    parameters, buffers, children = private_api.containers(module)
-    parts = [(prefix, parameters, buffers)]
-    for name, child in children.items():
-        if child is not None and id(child) not in above:
-            parts += parts_of(child, f"{prefix}{name}.", (*above, id(module)))
-    return parts
-
-
-def named_tensors(parts: list[tuple[str, Any, Any]]) -> Iterator[tuple[str, Any]]:
-    """Yield all parameters and buffers with their full names."""
-    for prefix, parameters, buffers in parts:
-        for container in (parameters, buffers):
-            for name, tensor in container.items():
-                if tensor is not None:
-                    yield prefix + name, tensor
 
 
 class ModelRecord:
@@ -200,11 +163,14 @@ class OptimizerRecord:
                 for place, tensor in nested_tensors(str(key), value):
                     yield parameter, place, tensor
 
+    def places(self) -> Iterator[tuple[str, Any]]:
+        """Yield the parameters with their places in the groups, in order."""
+        return places_of(self._groups)
+
     def parameter_names(self) -> Iterator[str]:
         """Yield the names of parameters(), in order."""
-        for number, group in enumerate(self._groups):
-            for position, parameter in enumerate(group["params"]):
-                yield self._names.get(id(parameter)) or f"param_groups.{number}.params.{position}"
+        for place, parameter in self.places():
+            yield self._names.get(id(parameter)) or place
 
     def tensors(self) -> list[Tensor]:
         return _read_entries(self.name, self._entries)
@@ -214,12 +180,10 @@ class OptimizerRecord:
             for key in group:
                 if key not in ("params", "param_names"):
                     yield from entries_of(f"param_groups.{number}.{key}", group[key])
-            for position, parameter in enumerate(group["params"]):
-                name = self._names.get(id(parameter))
-                if name is None:
-                    name = f"param_groups.{number}.params.{position}"
-                    yield entry(name, parameter)
-                yield from entries_of(name, self._state.get(parameter, {}))
+        for place, parameter in self.places():
+            if id(parameter) not in self._names:
+                yield entry(place, parameter)
+            yield from entries_of(self._names.get(id(parameter), place), self._state.get(parameter, {}))
 
 
 def nested_tensors(name: str, value: Any) -> Iterator[tuple[str, Any]]:

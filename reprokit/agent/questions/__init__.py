@@ -26,9 +26,9 @@ ANSWERS = "answers"  # in the run directory: the answers, a directory that the l
 # Keys of the question in plan.json, and the modules that answer them.
 KINDS: dict[str, str] = {
     "operators": "operators.operator_log",
-    "state": "state.training_state",
+    "state": "state",
     "interrupt": "questions.interrupt",
-    "tensors": "tensors.listener",
+    "tensors": "tensors",
 }
 
 

@@ -7,7 +7,7 @@ from ..events.steps import RoundComputed
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..events.steps import Handler, TrainingEvent
-    from .training_state import StateAnswers
+    from .answers import StateAnswers
 
 OF_XGBOOST = "subsample", "colsample_bytree", "colsample_bylevel", "colsample_bynode"
 OF_LIGHTGBM = "bagging_fraction", "feature_fraction", "feature_fraction_bynode"

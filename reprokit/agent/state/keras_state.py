@@ -13,36 +13,18 @@ import weakref
 
 from ..capture import trees
 from ..capture.random_states import RandomStates, put_back
-from ..capture.tensorflow_restore import restore_eager_seed, restore_variables, value_of
-from ..capture.tensorflow_state import (
-    TensorCollector,
-    as_array,
-    distinct_names,
-    eager_state,
-    keras_generator,
-    take_random,
-)
+from ..capture.tensorflow_restore import restore_eager_seed, restore_entries, value_of
+from ..capture.tensorflow_state import TensorCollector, take_random
+from ..core.state_entries import StateKind
 from ..events.steps import BatchFetched, EpochEnded, FirstCallDue, ForwardBegan, UpdateDone, UpdateDue, tell
 from ..operators.tensorflow_loops import step_of_loop
 from ..tensorflow import private_api
-from ..tensorflow.state import OptimizerStep, optimizer_variables
-from ..tensorflow.tensors import entry, name_of
-from ..tensorflow.trail import seed_states
+from ..tensorflow.state import OptimizerStep
+from ..tensorflow.tensors import entry
+from ..tensorflow.training_state import as_array, eager_state, variable_entries, variables_of
+from .answers import StateAnswers, shorten, state_digest, text_digest
 from .script_variables import VariableReader, VariableSetter
 from .tensorflow_variables import TensorflowVariables
-from .training_state import (
-    BUFFERS,
-    DATA,
-    OPTIMIZER,
-    PARAMETERS,
-    SCALER,
-    SETTINGS,
-    VARIABLES,
-    StateAnswers,
-    shorten,
-    state_digest,
-    text_digest,
-)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,9 +33,9 @@ if TYPE_CHECKING:
     from ..core.agent import Agent
     from ..events.steps import Events, Handler, TrainingEvent
 
-METRICS, SEEDS, EAGER = "metrics", "seed generators of Keras", "TensorFlow generator"
+DATA, VARIABLES = StateKind.DATA.value, StateKind.VARIABLES.value
+EAGER = "TensorFlow generator"
 GENERATORS = {"python": "Python generator", "numpy": "NumPy generator"}
-OF_OPTIMIZERS = {"learning_rate": SETTINGS, "dynamic_scale": SCALER, "step_counter": SCALER}  # by suffix of the name
 MAX_BYTES = 512 << 20  # of saved batches
 
 
@@ -128,8 +110,8 @@ class KerasState:
 
     def _digests(self, step: OptimizerStep) -> dict[str, dict[str, str]]:
         digests = {
-            part: {name: _digest(variable) for name, variable in zip(distinct_names(variables), variables)}
-            for part, variables in variables_of(step).items()
+            kind.value: {entry.name: _digest(entry.read()) for entry in variable_entries(kind, variables)}
+            for kind, variables in variables_of(step).items()
         }
         self._random.keep()
         states = {EAGER: eager_state(), **{GENERATORS[name]: value for name, value in self._random.kept().items()}}
@@ -146,8 +128,10 @@ class KerasState:
     def _save(self, step: OptimizerStep) -> None:
         collector = TensorCollector()
         variables = {
-            part: collector.tensors(f"{part}.", zip(distinct_names(variables), variables))
-            for part, variables in variables_of(step).items()
+            kind.value: collector.tensors(
+                f"{kind.value}.", [(entry.name, entry.read()) for entry in variable_entries(kind, variables)]
+            )
+            for kind, variables in variables_of(step).items()
         }
         self._random.keep()
         random = take_random(collector, {**self._random.kept(), "eager": eager_state()}, {}, [])
@@ -161,9 +145,10 @@ class KerasState:
         """Restore the parts of the state that the question names."""
         parts, attempt = self._answers.parts, self._answers.attempt
         private_api.build(step.optimizer, getattr(step.model, "trainable_variables", step.model))
-        for part, variables in variables_of(step).items():
-            if part in parts:
-                attempt(part, restore_variables, snapshot, snapshot.header["variables"][part], variables, part)
+        for kind, variables in variables_of(step).items():
+            if kind.value in parts:
+                saved = snapshot.header["variables"][kind.value]
+                attempt(kind.value, restore_entries, snapshot, saved, variable_entries(kind, variables), kind.value)
         nodes = snapshot.header["random"]
         chosen = [name for name in nodes if GENERATORS.get(name) in parts]
         attempt(
@@ -175,29 +160,6 @@ class KerasState:
             access = TensorflowVariables(itertools.chain(*variables_of(step).values()), snapshot)
             setter = VariableSetter(access, self._answers.variables)
             attempt(VARIABLES, setter.restore, snapshot.header["script"], sys._getframe())
-
-
-def variables_of(step: OptimizerStep) -> dict[str, list[Any]]:
-    """Return the variables that a step may change, grouped by part of the state."""
-    model, generator = step.model, keras_generator()
-    parameters = list(getattr(model, "trainable_weights", model))
-    by_part: dict[str, list[Any]] = {PARAMETERS: parameters, OPTIMIZER: [], SETTINGS: [], SCALER: [], METRICS: []}
-    if hasattr(model, "weights"):
-        trained = {id(variable) for variable in parameters}
-        by_part[BUFFERS] = [variable for variable in model.weights if id(variable) not in trained]
-        by_part[METRICS] = [variable for metric in model.metrics for variable in metric.variables]
-        by_part[SEEDS] = seed_states(model)
-    else:
-        by_part[SEEDS] = [variable for variable in step.other_variables if "seed_generator_state" in name_of(variable)]
-        by_part[BUFFERS] = [
-            variable for variable in step.other_variables if "seed_generator_state" not in name_of(variable)
-        ]
-    if generator is not None and not any(private_api.plain(generator.state) is seed for seed in by_part[SEEDS]):
-        by_part[SEEDS].append(generator.state)
-    for variable in optimizer_variables(step.optimizer):
-        ends = [part for end, part in OF_OPTIMIZERS.items() if name_of(variable).partition(":")[0].endswith(end)]
-        by_part[ends[0] if ends else OPTIMIZER].append(variable)
-    return by_part
 
 
 class FitBatches:

@@ -12,7 +12,8 @@ import os
 import sys
 
 from ..capture.torch_state import SnapshotReader, SnapshotTensors
-from .training_state import DATA, StateAnswers
+from ..core.state_entries import StateKind
+from .answers import StateAnswers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from ..events.steps import BatchDue, BatchFetched, LoaderBegan, LoaderExhausted
 
+DATA = StateKind.DATA.value
 MAX_BYTES = 512 << 20  # of saved batches
 AHEAD = 8  # batches that a loop may have prefetched when the step that uses the first of them begins
 

@@ -8,43 +8,42 @@ import sys
 
 from ..capture import torch_state
 from ..capture.random_states import RandomStates
+from ..capture.store import SnapshotError
 from ..core.live_objects import LiveObjects
 from ..core.patching import replace
+from ..core.state_entries import StateKind
 from ..events import steps as events
 from ..pytorch import private_api
 from ..pytorch.events import recording_hooks
-from ..pytorch.state import entries_of, named_tensors, parts_of
-from ..pytorch.tensors import entry, is_tensor
+from ..pytorch.state import entries_of
+from ..pytorch.tensor_names import TensorNames, named_tensors, parts_of
+from ..pytorch.tensors import is_tensor
+from ..pytorch.training_state import NOTES, TrainingObjects
+from .answers import StateAnswers, shorten, state_digest, text_digest
 from .pytorch_batches import BatchStream
 from .pytorch_variables import TorchVariables
 from .script_scopes import paths_of
 from .script_variables import VariableReader, VariableSetter
-from .training_state import (
-    BUFFERS,
-    GRADIENTS,
-    MODULES,
-    OPTIMIZER,
-    PARAMETERS,
-    SCALER,
-    SETTINGS,
-    VARIABLES,
-    StateAnswers,
-    shorten,
-    state_digest,
-    text_digest,
-)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
 
     from ..core.agent import Agent
+    from ..core.state_entries import StateEntry
     from ..events.steps import Handler, TrainingEvent
+    from ..pytorch.tensor_names import TensorNames
 
     NamedTensors = dict[str, Any]
 
-OTHERS, SCHEDULE, LOADER = "other-models", "schedule", "loader-generator"
+LOADER, VARIABLES = StateKind.LOADER.value, StateKind.VARIABLES.value
+KINDS = (  # in the order in which they are put back
+    StateKind.PARAMETERS, StateKind.BUFFERS, StateKind.OTHERS, StateKind.GRADIENTS, StateKind.MODULES,
+    StateKind.OPTIMIZER, StateKind.SETTINGS, StateKind.SCHEDULE, StateKind.SCALER,
+)  # fmt: skip
+OF_TENSORS = frozenset([*KINDS[:4], StateKind.OPTIMIZER])
+MAY_LACK = frozenset([StateKind.MODULES, StateKind.SCHEDULE, StateKind.SCALER])  # kinds that a resumed script may lack
+WITH_NOTES = frozenset([StateKind.SETTINGS, StateKind.SCHEDULE, StateKind.SCALER])
 GENERATORS = {"torch": "PyTorch generator", "torch.cuda": "GPU generators", "python": "Python generator"}
 GENERATORS["numpy"] = "NumPy generator"
 SETTERS = (  # functions by which a script loads the states of generators
@@ -61,7 +60,7 @@ class PytorchState:
     def __init__(self, agent: Agent, answers: StateAnswers) -> None:
         self._agent, self._answers, self.failed = agent, answers, answers.failed
         self._torch: Any = sys.modules["torch"]
-        self._optimizers, self._schedules, self._scalers = LiveObjects(), LiveObjects(), LiveObjects()
+        self._objects = TrainingObjects(lambda: recording_hooks(agent).modules)  # type: ignore[union-attr]
         self._records = LiveObjects()  # of the optimizers, by which updates are counted
         self._random = RandomStates(self._torch)
         # The states of generators after the last update, and when a loader began or returned a batch.
@@ -89,8 +88,8 @@ class PytorchState:
         return {
             **(restoring if self._answers.parts else {}),
             events.OptimizerMade: self._optimizer_made,
-            events.ScheduleMade: lambda event: self._schedules.add(event.schedule),
-            events.ScalerMade: lambda event: self._scalers.add(event.scaler),
+            events.ScheduleMade: lambda event: self._objects.schedules.add(event.schedule),
+            events.ScalerMade: lambda event: self._objects.scalers.add(event.scaler),
             events.LoaderBegan: self._loader_began,
             events.BatchFetched: self._batch_fetched,
             events.LoaderExhausted: self._batches.exhausted,
@@ -101,7 +100,7 @@ class PytorchState:
     # Events
 
     def _optimizer_made(self, event: events.OptimizerMade) -> None:
-        self._optimizers.add(event.target)
+        self._objects.optimizers.add(event.target)
         if event.optimizer is not None:
             self._records.add(event.optimizer)
 
@@ -160,11 +159,11 @@ class PytorchState:
         answers = self._answers
         if self._model_calls != self._due_call or not (answers.is_logged or answers.is_first):
             return
-        if not list(self._optimizers):
+        if not list(self._objects.optimizers):
             return
         if self._searches == 2 or (self._searches and answers.is_first):
             self._searches -= 1
-            self._hooks().modules.search(self._torch.nn.Module)
+            self._objects.modules().search(self._torch.nn.Module)
         file = answers.snapshot_to_restore("state") if answers.is_first else None
         if file is not None:
             self._restore(file)
@@ -190,30 +189,11 @@ class PytorchState:
 
     # Reading
 
-    def _tensors(self) -> tuple[NamedTensors, NamedTensors, NamedTensors, dict[int, str]]:
-        """Return parameters, buffers, tensors of models that no optimizer trains, and names by id()."""
-        trained = [parameter for optimizer in self._optimizers for parameter in torch_state.parameters_of(optimizer)]
-        modules = self._hooks().modules
-        owners = modules.owners(trained, self._torch.nn.Module)
-        parameters: NamedTensors = {}
-        buffers: NamedTensors = {}
-        for number, owner in enumerate(owners):
-            for prefix, own, own_buffers in parts_of(owner):
-                head = f"model#{number}.{prefix}" if len(owners) > 1 else prefix
-                parameters.update({head + name: tensor for name, tensor in own.items() if tensor is not None})
-                buffers.update({head + name: tensor for name, tensor in own_buffers.items() if tensor is not None})
-        names = {id(tensor): name for name, tensor in (*parameters.items(), *buffers.items())}
-        for number, parameter in enumerate(trained):
-            if id(parameter) not in names:
-                names[id(parameter)] = name = f"parameter#{number}"
-                parameters[name] = parameter
-        return parameters, buffers, self._other_models(names), names
-
-    def _other_models(self, names: dict[int, str]) -> NamedTensors:
+    def _other_models(self, names: TensorNames) -> NamedTensors:
         """Return the tensors of models that have no names yet; a model is named as the script refers to it."""
         unnamed = [
-            (root, {name: tensor for name, tensor in named_tensors(parts_of(root)) if id(tensor) not in names})
-            for root in self._hooks().modules.outermost()
+            (root, {name: tensor for name, tensor in named_tensors(parts_of(root)) if tensor not in names})
+            for root in self._objects.modules().outermost()
         ]
         roots = [(root, tensors) for root, tensors in unnamed if tensors]
         is_named = bool(roots) and not self._answers.every
@@ -227,50 +207,19 @@ class PytorchState:
             others.update({f"{head}.{name}": tensor for name, tensor in tensors.items()})
         return others
 
-    def _hooks(self) -> Any:
-        return recording_hooks(self._agent)
-
-    def _named_settings(self) -> Iterator[tuple[str, Any, str]]:
-        """Yield name, owner and attribute of the plain numbers that models keep, and of their parameters' flags."""
-        counts: dict[str, int] = {}
-        for root in self._hooks().modules.outermost():
-            kind = type(root).__name__
-            number = counts[kind] = counts.get(kind, -1) + 1
-            for path, module in root.named_modules(prefix=f"{kind}#{number}"):
-                numbers = [name for name, value in vars(module).items() if type(value) in (bool, int, float)]
-                yield from ((f"{path}.{name}", module, name) for name in numbers if not name.startswith("_"))
-                parameters = private_api.containers(module)[0]
-                flags = ((name, tensor) for name, tensor in parameters.items() if tensor is not None)
-                yield from ((f"{path}.{name}.requires_grad", tensor, "requires_grad") for name, tensor in flags)
-
-    def _module_settings(self) -> dict[str, Any]:
-        settings = {name: getattr(owner, attribute) for name, owner, attribute in self._named_settings()}
-        return {name: value for name, value in settings.items() if math.isfinite(value)}
+    def _entries(self, *, has_details: bool = True) -> list[StateEntry]:
+        names = self._objects.names()
+        return list(self._objects.entries(names, self._other_models(names), has_details=has_details))
 
     def _digests(self) -> dict[str, dict[str, str]]:
-        torch = self._torch
-        with torch.no_grad(), private_api.without_overrides(torch):
-            *models, names = self._tensors()
-            digests = dict(
-                zip((PARAMETERS, BUFFERS, OTHERS), ({n: _digest(t) for n, t in tensors.items()} for tensors in models))
-            )
-            if not self._answers.every:
-                gradients = {name: parameter.grad for name, parameter in models[0].items()}
-                digests[GRADIENTS] = {n: "" if t is None else _digest(t) for n, t in gradients.items()}
-                digests[MODULES] = {name: repr(value)[:16] for name, value in self._module_settings().items()}
-            if self._answers.is_first and not self._answers.every:
+        is_brief, details = bool(self._answers.every), (StateKind.GRADIENTS, StateKind.MODULES)
+        digests: dict[str, dict[str, str]] = {kind.value: {} for kind in KINDS if not (is_brief and kind in details)}
+        with self._torch.no_grad(), private_api.without_overrides(self._torch):
+            for entry in self._entries(has_details=not is_brief):
+                digests[entry.kind.value].update(_digests_of(entry))
+            if self._answers.is_first and not is_brief:
                 reader = self._variable_reader()
                 digests[VARIABLES] = self._answers.attempt(VARIABLES, reader.texts, sys._getframe(), text_digest) or {}
-            digests.update({part: {} for part in (OPTIMIZER, SETTINGS, SCHEDULE, SCALER)})
-            for number, optimizer in enumerate(self._optimizers):
-                for key, value in _settings(number, optimizer):
-                    digests[SETTINGS].update(_digests_of(key, value))
-                for parameter in torch_state.parameters_of(optimizer):
-                    state = optimizer.state.get(parameter, {})
-                    digests[OPTIMIZER].update(_digests_of(f"optimizer#{number}.{names[id(parameter)]}", state))
-            for kind, objects in ((SCHEDULE, self._schedules), (SCALER, self._scalers)):
-                for number, owner in enumerate(objects):
-                    digests[kind].update(_digests_of(f"{type(owner).__name__}#{number}", _state_of(owner)))
         self._random.keep()
         for name, state in self._random.kept().items():
             digests[GENERATORS[name]] = {name: state_digest(state)}
@@ -280,17 +229,12 @@ class PytorchState:
 
     def _other_parts(self) -> list[Any]:
         """Return the tensors of other parts of the state."""
-        *models, _ = self._tensors()
-        parameters = list(models[0].values())
-        states = [
-            state for optimizer in self._optimizers for state in optimizer.state.values() if isinstance(state, dict)
-        ]
-        moments = [value for state in states for value in state.values() if is_tensor(value)]
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        return [*parameters, *models[1].values(), *models[2].values(), *gradients, *moments]
+        values = [entry.read() for entry in self._entries() if entry.kind in OF_TENSORS]
+        parts = [part for value in values for part in (value.values() if isinstance(value, dict) else [value])]
+        return [part for part in parts if is_tensor(part)]
 
     def _variable_reader(self, copies: bool = False) -> VariableReader:
-        owners = [*self._optimizers, *self._schedules, *self._scalers]
+        owners = [*self._objects.optimizers, *self._objects.schedules, *self._objects.scalers]
         return VariableReader(TorchVariables(self._other_parts(), copies=copies), owners)
 
     def _read_variables(self, copies: bool = False) -> list[Any]:
@@ -301,23 +245,12 @@ class PytorchState:
 
     def _save(self) -> None:
         tensors = torch_state.SnapshotTensors()
-        *models, names = self._tensors()
-        header: dict[str, Any] = {}
-        for part, named in zip((PARAMETERS, BUFFERS, OTHERS), models):
-            header[part] = {name: tensors.put(f"{part}.{name}", tensor) for name, tensor in named.items()}
-        header[GRADIENTS] = {
-            name: None if tensor.grad is None else tensors.put(f"{GRADIENTS}.{name}", tensor.grad)
-            for name, tensor in models[0].items()
-        }
-        header[MODULES] = self._module_settings()
-        header["optimizers"] = [
-            torch_state.take_optimizer(
-                tensors, number, optimizer, [names[id(parameter)] for parameter in torch_state.parameters_of(optimizer)]
-            )
-            for number, optimizer in enumerate(self._optimizers)
-        ]
-        header["schedules"] = torch_state.take_all(tensors, "schedule", list(self._schedules))
-        header["scalers"] = torch_state.take_all(tensors, "scaler", list(self._scalers))
+        entries: dict[str, dict[str, Any]] = {kind.value: {} for kind in KINDS}
+        for entry in self._entries():
+            value = entry.read()
+            if entry.kind is not StateKind.MODULES or math.isfinite(value):
+                entries[entry.kind.value][entry.name] = tensors.pack(f"{entry.kind.value}.{entry.name}", value)
+        header: dict[str, Any] = {"entries": entries}
         moments = {
             "random": self._states(),
             "random_at_update": self._at_update,
@@ -337,57 +270,13 @@ class PytorchState:
 
     def _restore(self, file: Any) -> None:
         """Restore the parts of the state that the question names, the generators last."""
-        header, reader, parts = file.header, torch_state.SnapshotReader(self._torch, file.tensors), self._answers.parts
-        attempt = self._answers.attempt
-        *models, _ = self._tensors()
-        for part, named in zip((PARAMETERS, BUFFERS, OTHERS), models):
-            if part in parts:
-                attempt(part, self._restore_tensors, named, header[part], reader)
-        if GRADIENTS in parts:
-            attempt(GRADIENTS, self._restore_gradients, models[0], header[GRADIENTS], reader)
-        if MODULES in parts:
-            attempt(MODULES, self._restore_module_settings, header[MODULES])
-        for optimizer, saved in zip(self._optimizers, header["optimizers"]):
-            attempt(OPTIMIZER, self._restore_optimizer, optimizer, saved, reader)
-        for part, objects, saved_states in (
-            (SCHEDULE, self._schedules, header["schedules"]),
-            (SCALER, self._scalers, header["scalers"]),
-        ):
-            for owner, saved in zip(objects, saved_states) if part in parts else ():
-                attempt(part, torch_state.put_stateful, owner, saved, reader)
+        reader, entries = torch_state.SnapshotReader(self._torch, file.tensors), self._entries()
+        for kind in KINDS:
+            if kind.value in self._answers.parts:
+                own = {entry.name: entry for entry in entries if entry.kind is kind}
+                self._answers.attempt(kind.value, _put_back, own, kind, file.header["entries"][kind.value], reader)
         self._restore_generators(file, "random")
         self._restore_variables(file, VARIABLES)
-
-    def _restore_tensors(self, named: NamedTensors, keys: dict[str, str], reader: torch_state.SnapshotReader) -> None:
-        with self._torch.no_grad():
-            for name, key in keys.items():
-                named[name].data.copy_(reader.tensor(key))
-
-    def _restore_gradients(
-        self, parameters: NamedTensors, keys: dict[str, str | None], reader: torch_state.SnapshotReader
-    ) -> None:
-        for name, key in keys.items():
-            parameters[name].grad = None if key is None else reader.tensor(key).to(parameters[name].device)
-
-    def _restore_module_settings(self, saved: dict[str, Any]) -> None:
-        for name, owner, attribute in self._named_settings():
-            if name in saved and attribute in vars(owner):
-                vars(owner)[attribute] = saved[name]
-            elif name in saved:
-                setattr(owner, attribute, saved[name])
-
-    def _restore_optimizer(self, optimizer: Any, saved: Any, reader: torch_state.SnapshotReader) -> None:
-        parts = self._answers.parts
-        if parts.isdisjoint((OPTIMIZER, SETTINGS)):
-            return
-        groups, state = [dict(group) for group in optimizer.param_groups], dict(optimizer.state)
-        torch_state.put_optimizer(optimizer, saved, reader)
-        if SETTINGS not in parts:
-            for group, own_settings in zip(optimizer.param_groups, groups):
-                group.update(own_settings)
-        if OPTIMIZER not in parts:
-            optimizer.state.clear()
-            optimizer.state.update(state)
 
     def _restore_variables(self, file: Any, moment: str) -> None:
         if VARIABLES in self._answers.parts:
@@ -408,21 +297,26 @@ class PytorchState:
             self._answers.attempt(LOADER, lambda: self._loader_generator.set_state(reader.value(state)))
 
 
-def _digest(tensor: Any) -> str:
-    return shorten(entry("", tensor)[3])
+def _put_back(
+    own: dict[str, StateEntry], kind: StateKind, saved: dict[str, Any], reader: torch_state.SnapshotReader
+) -> None:
+    """Put all saved entries of a kind back; raises SnapshotError if this training lacks one."""
+    for name, node in saved.items():
+        if name not in own and kind not in MAY_LACK:
+            raise SnapshotError(f"there is no {name} here")
+        if "left_out" in node:
+            raise SnapshotError(f"{name} could not be saved")
+        if name in own:
+            own[name].put_back(reader.value(node, own[name].read()))
 
 
-def _digests_of(name: str, value: Any) -> dict[str, str]:
-    return {key: shorten(digest) for key, _, _, digest in entries_of(name, value)}
-
-
-def _settings(number: int, optimizer: Any) -> Iterator[tuple[str, Any]]:
-    for place, group in enumerate(optimizer.param_groups):
-        for key in group:
-            if key not in torch_state.IMPLEMENTATION:
-                yield f"optimizer#{number}.group{place}.{key}", group[key]
-
-
-def _state_of(owner: Any) -> dict[str, Any]:
-    state = owner.state_dict()
-    return {key: state[key] for key in state if key not in private_api.NOTES_OF_SCHEDULES}
+def _digests_of(entry: StateEntry) -> dict[str, str]:
+    """Return the digests of the tensors and values in an entry; numbers of models as they are."""
+    value = entry.read()
+    if entry.kind is StateKind.MODULES:
+        return {entry.name: repr(value)[:16]} if math.isfinite(value) else {}
+    if value is None:
+        return {entry.name: ""} if entry.kind is StateKind.GRADIENTS else {}
+    if entry.kind in WITH_NOTES:
+        value = {key: value[key] for key in value if key not in NOTES}
+    return {key: shorten(digest) for key, _, _, digest in entries_of(entry.name, value)}

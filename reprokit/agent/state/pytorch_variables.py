@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 
 from ..capture.store import DTYPES
-from ..capture.torch_batches import leaf
-from ..capture.torch_state import SnapshotReader, digest
+from ..capture.torch_state import SnapshotReader, digest, leaf
 from ..core.digests import array_entry
 from ..pytorch.tensors import dtype_name, has_memory, is_plain, is_tensor, size_of, storage_of
-from .training_state import shorten
+from .answers import shorten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 
 from ..capture.tensorflow_restore import value_of
-from ..capture.tensorflow_state import as_array, put_variable, resource_id
 from ..core.digests import array_entry as entry
 from ..tensorflow import private_api
-from .training_state import shorten
+from ..tensorflow.training_state import as_array, put_variable, resource_id
+from .answers import shorten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from _thread import _local
 from ..core.digests import distinct
 from ..events.steps import ModelEnded, OptimizerEnded, tell
 from . import private_api
-from .tensors import NotReadableError, entry, name_of, read
+from .tensor_names import name_of
+from .tensors import NotReadableError, entry, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

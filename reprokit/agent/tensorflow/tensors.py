@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["NotReadableError", "entry", "is_eager", "later", "name_of", "number", "read", "value", "values", "view"]
+__all__ = ["NotReadableError", "entry", "is_eager", "later", "number", "read", "value", "values", "view"]
 
 
 class NotReadableError(Exception):
@@ -21,11 +21,6 @@ class NotReadableError(Exception):
 def is_eager(tensor: Any) -> bool:
     """Return whether a value is an eager tensor of TensorFlow, dense or sparse."""
     return private_api.has_value(getattr(tensor, "values", tensor) if hasattr(tensor, "indices") else tensor)
-
-
-def name_of(variable: Any) -> str:
-    """Return the name of a variable in its model."""
-    return str(getattr(variable, "path", None) or variable.name)
 
 
 def number(array: Any) -> tuple[str, Any] | None:

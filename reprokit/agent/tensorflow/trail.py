@@ -12,7 +12,9 @@ import weakref
 from ..core import trail_library as trail
 from ..events.steps import GradientsDue, UpdateDone, UpdateDue
 from . import private_api
-from .tensors import is_eager, name_of, value, values, view
+from .tensor_names import name_of
+from .tensors import is_eager, value, values, view
+from .training_state import seed_states
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -233,16 +235,6 @@ def extra_variable(initial: Any, name: str, **options: Any) -> Any:
     """Return a variable of the agent's own; unlike one made by tf.Variable, each replica has its own copy."""
     variable_class = private_api.module("variables").ResourceVariable
     return variable_class(initial, trainable=False, name=name, **options)
-
-
-def seed_states(model: Any) -> list[Any]:
-    """Return the states of the seed generators of a model of Keras 3."""
-    variables = getattr(model, "variables", None)
-    return (
-        [state for state in variables if "seed_generator_state" in name_of(state)]
-        if isinstance(variables, list)
-        else []
-    )
 
 
 def _address(array: Any, size: int) -> int:

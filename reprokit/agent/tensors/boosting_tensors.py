@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ..core.agent import Agent
     from ..events.steps import Handler, TrainingEvent
-    from .listener import SavedSteps
+    from .saved_steps import SavedSteps
 
 FULL, AVERAGE = "full_shap", "average_shap"  # costly, so saved only if named
 

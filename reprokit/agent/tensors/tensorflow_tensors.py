@@ -19,7 +19,8 @@ from ..tensorflow import private_api
 from ..tensorflow.evaluation import loss_name_of
 from ..tensorflow.state import optimizer_variables
 from ..tensorflow.steps import current_replica
-from ..tensorflow.tensors import is_eager, name_of, value, view
+from ..tensorflow.tensor_names import name_of
+from ..tensorflow.tensors import is_eager, value, view
 from ..tensorflow.trail import NOT_RESULTS, capture_gradient, extra_variable
 from .tensor_rules import EVAL, PREDICT, TRAIN
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from ..core.agent import Agent
     from ..events.steps import Handler, TrainingEvent
-    from .listener import SavedSteps
+    from .saved_steps import SavedSteps
 
 _ACTIVATIONS = {"relu": "ReLU", "relu6": "ReLU6", "sigmoid": "Sigmoid", "tanh": "Tanh"}  # and their layers' classes
 LOSS = "loss"

@@ -24,7 +24,7 @@ from ..events.steps import (
 from ..pytorch import private_api, tensors
 from ..pytorch.decisions import own_step
 from ..pytorch.events import recording_hooks
-from ..pytorch.state import named_tensors, parts_of, unwrapped
+from ..pytorch.tensor_names import PathsInRoots, is_compiled, unwrapped
 from .tensor_rules import EVAL, TRAIN, Choice
 from .tensor_writer import NumberArray, SavePlan
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from ..core.agent import Agent
     from ..events.steps import Handler, TrainingEvent
-    from .listener import SavedSteps
+    from .saved_steps import SavedSteps
 
     NamedValue = tuple[str, Sequence[str], tuple[str, ...], Any]  # name, aliases, collections and tensor
 
@@ -43,61 +43,8 @@ OF_LOSS = ("predictions", "labels")  # the inputs of a loss module, in this orde
 UNREADABLE = "its values are not in memory (nested, meta, fake, or of torch.func)"
 COMPILED = "torch.compile runs its model as one"
 CAPTURED = "a CUDA graph was being captured, whose replays are not seen"
+FIRST = "optimizer#0"
 FROZEN = "frozen"  # the collection of parameters that the script trains no more: requires_grad is False
-
-
-class ModulePaths:
-    """The paths of modules and parameters in the outermost module that contains them.
-
-    Names of further outermost modules begin with their number: model#1.
-    """
-
-    def __init__(self) -> None:
-        self._roots: list[weakref.ref[Any]] = []
-        self._modules: dict[int, tuple[weakref.ref[Any], str]] = {}
-        self._tensors: dict[int, tuple[weakref.ref[Any], list[str]]] = {}
-
-    def _collect(self, hooks: Any) -> None:
-        for root in hooks.modules.outermost():
-            if not any(known() is root for known in self._roots):
-                self._roots.append(weakref.ref(root))
-        self._modules, self._tensors = {}, {}
-        for number, reference in enumerate(self._roots):
-            root = reference()
-            if root is not None:
-                self._add(root, f"model#{number}." if number else "")
-
-    def _add(self, outer: Any, prefix: str) -> None:
-        root = unwrapped(outer)
-        for name, module in root.named_modules():
-            path = prefix + (name or type(root).__name__)
-            self._modules.setdefault(id(module), (weakref.ref(module), path))
-        if is_compiled(outer):  # the modules within it run unseen
-            self._modules[id(outer)] = weakref.ref(outer), prefix + type(root).__name__
-        for name, tensor in named_tensors(parts_of(root, prefix)):
-            entry = self._tensors.setdefault(id(tensor), (weakref.ref(tensor), []))
-            entry[1].append(name)
-
-    def of_module(self, module: Any, hooks: Any) -> str:
-        """Return a module's path; of a module without a parent, such as a loss, its class name.
-
-        A graph that torch.compile made has an empty name.
-        """
-        entry = self._modules.get(id(module))
-        if entry is None or entry[0]() is not module:
-            self._collect(hooks)
-            is_graph = any(kind.__name__ == "GraphModule" for kind in type(module).__mro__)
-            new_entry = weakref.ref(module), "" if is_graph else type(module).__name__
-            entry = self._modules.setdefault(id(module), new_entry)
-        return entry[1]
-
-    def of_tensor(self, tensor: Any, hooks: Any) -> list[str]:
-        """Return the paths of a parameter or buffer; a shared one has several."""
-        entry = self._tensors.get(id(tensor))
-        if entry is None or entry[0]() is not tensor:
-            self._collect(hooks)
-            entry = self._tensors.setdefault(id(tensor), (weakref.ref(tensor), []))
-        return entry[1]
 
 
 class PytorchTensors:
@@ -125,9 +72,10 @@ class PytorchTensors:
 
     def forget(self) -> None:
         """Start without names and optimizers, also in a forked child."""
-        self._names = ModulePaths()
+        self._names = PathsInRoots()
         self._optimizers: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._optimizer_count = 0
+        self._made = live_objects.LiveObjects()  # optimizers
         # Modules of the trained models with parameters that no optimizer has; None: an optimizer was added since.
         self._untrained: list[tuple[weakref.ref[Any], weakref.ref[Any]]] | None = None
         self._untrained_step = -1  # the last step in which these parameters were saved
@@ -140,7 +88,7 @@ class PytorchTensors:
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         always: dict[type[TrainingEvent], Handler] = {
-            OptimizerMade: lambda event: self._steps.expect(event.optimizer),
+            OptimizerMade: self._optimizer_made,
             LossComputed: self._loss_computed,
             UpdateDone: self._update_done,
             ClippingDue: self._clipping_due,
@@ -156,6 +104,10 @@ class PytorchTensors:
         if self._steps.rules.wants("inputs", "outputs", "losses", "metrics", *OF_LOSS, ever=True):
             armed.update(outputs)
         return {**always, **armed}
+
+    def _optimizer_made(self, event: OptimizerMade) -> None:
+        self._made.add(event.optimizer)
+        self._steps.expect(event.optimizer)
 
     # Forward
 
@@ -294,8 +246,19 @@ class PytorchTensors:
 
     def _named(self, parameters: Sequence[Any]) -> Iterator[tuple[str, list[str], Any]]:
         for number, parameter in enumerate(parameters):
-            names = self._names.of_tensor(parameter, recording_hooks(self._agent)) or [f"param_groups.params.{number}"]
+            names = self._names.of_tensor(parameter, recording_hooks(self._agent))
+            if not names:  # in no model; the list is kept for the next step
+                names.append(self._place_of(parameter) or f"parameters.{number}")
             yield names[0], names[1:], parameter
+
+    def _place_of(self, parameter: Any) -> str:
+        """Return the place of a parameter in its optimizer; an empty text if it has none."""
+        for optimizer in self._made:
+            for place, own in optimizer.places():
+                if own is parameter:
+                    name = self._optimizer_name(optimizer)
+                    return place if name == FIRST else f"{name}.{place}"
+        return ""
 
     def _update_done(self, event: UpdateDone) -> None:
         if self._copies is not None:
@@ -400,11 +363,6 @@ class PytorchTensors:
 
 def _none(*_: object) -> None:
     """Describe no tensors."""
-
-
-def is_compiled(module: Any) -> bool:
-    """Return whether a module is what torch.compile returns for a module."""
-    return type(module).__name__ == "OptimizedModule"
 
 
 def _facts(module: Any, aliases: Sequence[str]) -> Mapping[str, object]:

@@ -1,4 +1,4 @@
-"""Saves the tensors that the rules of the plan choose, in a recording or a replay."""
+"""Counts the steps whose tensors are saved, and chooses these tensors by the rules of the plan."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.agent import Agent
-    from ..events.steps import EventListener, Events
+    from ..events.steps import Events
 
 MAX_NAMED = 5  # unsaved tensors in a warning
 _REDUCED = {"float32": False, "float64": True}  # dtypes reduced without a copy: whether they are double
@@ -147,22 +147,6 @@ class SavedSteps:
                 self._agent.warn(f"--tensors: not saved, as {reason}: {', '.join([*names][:MAX_NAMED])}{more}")
             for problem in self.rules.problems():
                 self._agent.warn(problem)
-
-
-def listener(agent: Agent, question: Mapping[str, Any], framework: str, events: Events) -> EventListener | None:
-    """Return the listener that saves tensors of this framework."""
-    steps = SavedSteps(agent, question, framework, events)
-    if framework == "torch":
-        from .torch_tensors import PytorchTensors
-
-        return PytorchTensors(agent, steps)
-    if framework in ("xgboost", "lightgbm"):
-        from .boosting_tensors import BoostingTensors
-
-        return BoostingTensors(agent, steps)
-    from .tensorflow_tensors import TensorflowTensors
-
-    return TensorflowTensors(agent, steps)
 
 
 def _at_once(callback: Callable[[], object]) -> None:

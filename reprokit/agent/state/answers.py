@@ -13,6 +13,7 @@ from ..capture import numeric_variable
 from ..capture.store import PREFIX, Part, SnapshotContents, SnapshotFile, Store
 from ..core.json_text import to_json
 from ..core.signal_errors import pass_on
+from ..core.state_entries import StateKind
 from ..core.step_window import StepWindow
 from ..operators.files import append
 
@@ -22,33 +23,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.agent import Agent
-    from ..events.steps import EventListener, Events, Handler
+    from ..events.steps import Handler
 
-PARAMETERS, BUFFERS, DATA = "parameters", "buffers", "data"
-OPTIMIZER, SETTINGS, SCALER = "optimizer", "settings", "scaler"
-GRADIENTS, MODULES, VARIABLES = "gradients", "module-settings", "variables"
 ALL = "*"  # the name of one digest for all tensors and values of a part
 LOGGED = 16  # number of steps whose state is logged, at either end of the question's steps
 FILE = "state.jsonl"
 _WITHOUT_REFERENCES = 2  # version of marshal's format in which equal values have equal bytes
-
-
-def listener(agent: Agent, question: Mapping[str, Any], framework: str, events: Events) -> EventListener | None:
-    """Return the listener that answers questions about the state of this framework's training."""
-    answers = StateAnswers(agent, question)
-    if framework == "torch":
-        from .pytorch_state import PytorchState
-
-        return PytorchState(agent, answers)
-    if framework == "tensorflow":
-        from .keras_state import KerasState
-
-        return KerasState(agent, answers, events)
-    if framework in ("xgboost", "lightgbm"):
-        from .boosting_state import BoostingDraws
-
-        return BoostingDraws(answers)
-    return None
 
 
 def shorten(digest: str) -> str:
@@ -115,7 +95,11 @@ class StateAnswers:
     def log_parts(self, parts: dict[str, dict[str, str]], **fields: object) -> None:
         """Log digests of the state that the current step starts from."""
         if self.every:
-            parts = {part: {ALL: text_digest(" ".join(parts[part].values()))} for part in parts if part != DATA}
+            parts = {
+                part: {ALL: text_digest(" ".join(parts[part].values()))}
+                for part in parts
+                if part != StateKind.DATA.value
+            }
         self.log(parts=parts, **fields)
 
     def attempt(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
