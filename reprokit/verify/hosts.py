@@ -18,7 +18,8 @@ from reprokit.core.tolerance import Tolerances
 from reprokit.run_files.rundir import HOSTS, RUN, RunDirectory
 from reprokit.verify import runs
 from reprokit.verify.categories import ranks
-from reprokit.verify.categories.divergences import NAMES, ORDER
+from reprokit.verify.categories.divergence_words import NAMES
+from reprokit.verify.categories.divergences import ORDER
 from reprokit.verify.categories.ranks import RankState
 from reprokit.verify.comparison import Comparison, HostsComparison
 from reprokit.verify.ignores import Ignores

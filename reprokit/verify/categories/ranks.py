@@ -17,7 +17,7 @@ from reprokit.run_files import trails
 from reprokit.run_files.rundir import RunDirectory
 from reprokit.run_files.trails import Series, TrailStep
 from reprokit.verify.categories import status
-from reprokit.verify.categories.divergences import counted
+from reprokit.verify.categories.divergence_words import counted
 from reprokit.verify.read.scan import MetricsScan, SeriesKey, natural
 
 _RANK = re.compile(

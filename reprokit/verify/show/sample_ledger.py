@@ -17,7 +17,7 @@ from reprokit.core.screen import Cells, print_rows
 from reprokit.run_files import ledgers as sample_ledgers
 from reprokit.run_files.ledgers import BatchUse, Sample, SampleBatch, SampleStep
 from reprokit.run_files.rundir import RunDirectory
-from reprokit.verify.categories.divergences import counted
+from reprokit.verify.categories.divergence_words import counted
 from reprokit.verify.categories.samples import BATCHES, DRAWN, EpochCoverage, counted_as, coverage
 from reprokit.verify.verdict import epochs_headline
 
