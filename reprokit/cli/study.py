@@ -113,9 +113,7 @@ def run(context: click.Context, asked: StudyRequest, stop_on_failure: bool) -> N
     except Interrupted as interrupted:
         say(f"interrupted; finished runs are kept, resume with: {again}")
         context.exit(128 + interrupted.number)
-    if study_file.study.engine.kind == "kubernetes" and done.made < done.total:
-        say(f"{done.made} of {done.total} runs are made")
-    elif done.stopped:
+    if done.stopped:
         say(f"stopped at a failure, {done.made} of {done.total} runs are made; resume with: {again}")
     else:
         failed = f", {done.failed} of them failed" if done.failed else ""
@@ -132,8 +130,9 @@ def run(context: click.Context, asked: StudyRequest, stop_on_failure: bool) -> N
 def tasks(asked: StudyRequest) -> None:
     """Print what STUDY.toml still lacks as tasks for any scheduler: a line of JSON for each pair of runs.
 
-    Each line has the command that makes its pair. Those that nobody has begun are printed again the next time.
-    'reprokit study collect DIR' gathers what was done.
+    Each line has the command that makes its pair, on any machine that reaches the study's directory. It may be run
+    again whenever it was interrupted: what was made is not made again. 'reprokit study collect DIR' gathers what was
+    done.
     """
     from reprokit.study import runner
 
@@ -147,21 +146,21 @@ def tasks(asked: StudyRequest) -> None:
     epilog="Example: reprokit study collect .reprokit/studies/mine",
 )
 @click.argument("directory", metavar="DIR", type=options.PATH)
-@click.option("--from", "source", metavar="PLACE", default="", help="A copy of the store, or another way to it.")
 @options.flag("--over", "Assume that nothing is running any more: count unfinished runs as lost.")
 @click.pass_context
-def collect(context: click.Context, directory: Path, source: str, over: bool) -> None:
-    """Gather what was done so far of the tasks of the study in DIR, or of its Kubernetes Job.
+def collect(context: click.Context, directory: Path, over: bool) -> None:
+    """Gather what was done so far of the tasks of the study in DIR.
 
     It may be asked for any number of times. Exits with 0 if all runs are there and finished, 1 if any is not
-    there or failed, 2 if the study or its store cannot be read.
+    there or failed, 2 if the study cannot be read.
     """
     from reprokit.launch.messages import say
     from reprokit.study import runner
 
-    done, out = runner.collect(directory, source=source, is_over=over)
+    done, out = runner.collect(directory, is_over=over)
     failed = f", {done.failed} of them failed" if done.failed else ""
-    more = f"; pairs at work: {out.at_work}, not begun: {out.not_begun}" if out.at_work or out.not_begun else ""
+    counts = {"at work": out.at_work, "interrupted": out.interrupted, "not begun": out.not_begun}
+    more = f"; pairs {', '.join(f'{words}: {n}' for words, n in counts.items())}" if any(counts.values()) else ""
     say(f"{done.made} of {done.total} runs are made{failed}{more}")
     if done.made == done.total:
         leave_page(directory)

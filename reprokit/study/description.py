@@ -13,7 +13,7 @@ ignore_console = ['id \w+']
 [variables]                     # beside the environment's
 OMP_NUM_THREADS = "1"
 [engine]
-kind = "local"                  # "dask", "slurm", "kubernetes"
+kind = "local"                  # "dask", "slurm"
 parallel = 1
 [[setup]]
 name = "C1"
@@ -41,11 +41,13 @@ import msgspec
 from reprokit import patches, toml_text
 from reprokit.bounds import read_whole
 from reprokit.errors import BadStudy, ReprokitError
+from reprokit.study.results import PairPlace
 from reprokit.verify.ignores import Ignores, declared
 
 MAX_BYTES: Final = 1 << 20
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"
 AUTO: Final = "auto"
+ENGINES: Final = ("local",)
 
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
 Command = Annotated[tuple[Text, ...], msgspec.Meta(min_length=1, max_length=1000)]
@@ -57,9 +59,9 @@ Controls = Literal["", "software", "hardware", "both"]
 class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where and how pairs are executed."""
 
-    kind: Literal["local", "dask", "slurm", "kubernetes"] = "local"
+    kind: str = "local"  # one of ENGINES; studies that were made by others can still be shown
     parallel: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1  # pairs at the same time
-    store: str = ""  # directory or URL that all machines can access
+    store: str = ""  # empty, but in studies of earlier versions, which can still be shown
     address: str = ""  # address of a scheduler
     options: dict[str, str | int | float | bool] = {}  # options of the engine
 
@@ -143,13 +145,6 @@ class LocatedStudy(msgspec.Struct, frozen=True):
     digest: str  # "sha256:..." of the file
 
 
-class PairPlace(msgspec.Struct, frozen=True, array_like=True):
-    """One pair in the order: the round is the number of the pair."""
-
-    pair: Annotated[int, msgspec.Meta(ge=1)]
-    setup: str
-
-
 def read(
     path: Path, *, runs: int | None = None, parallel: int | None = None, ignores: Ignores | None = None
 ) -> LocatedStudy:
@@ -197,6 +192,11 @@ def _words(content: dict[str, Any], error: Exception) -> str:
 
 def _problems(study: Study, base: Path) -> Iterator[str]:
     """Yield the problems that make a study invalid."""
+    if study.engine.kind not in ENGINES:
+        words = "others run what 'reprokit study tasks' prints"
+        yield f"engine.kind is one of {', '.join(ENGINES)}, not {study.engine.kind}; {words}"
+    if study.engine.store:
+        yield "engine.store is no key any more; choose a directory that all machines reach with -o"
     if study.runs % 2:
         yield f"runs = {study.runs}: runs are made in pairs, so their number must be even"
     if study.timeout is not None and not math.isfinite(study.timeout):
