@@ -15,6 +15,7 @@ from reprokit.cli.groups import CommandGroup
 from reprokit.cli.ignores import IgnoreRequest
 from reprokit.cli.output import print_json
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, CannotWriteReport, NoCommand, ReprokitError, UsageError
+from reprokit.study.description import ENGINES
 
 if TYPE_CHECKING:
     from reprokit.study.description import LocatedStudy
@@ -47,6 +48,7 @@ class StudyRequest(msgspec.Struct, frozen=True):
     output: Path | None
     runs: int | None
     parallel: int | None
+    engine: str | None
     declared: IgnoreRequest
 
     def study_file(self) -> tuple[LocatedStudy, Path]:
@@ -57,13 +59,13 @@ class StudyRequest(msgspec.Struct, frozen=True):
         from reprokit.study import description, runner
 
         rules = self.declared.ignores()
-        located = description.read(self.file, runs=self.runs, parallel=self.parallel, ignores=rules)
+        located = description.read(self.file, runs=self.runs, parallel=self.parallel, engine=self.engine, ignores=rules)
         return located, runner.place_for(located.study.name, self.output)
 
     @property
     def words(self) -> list[str]:
         """Return the arguments as they were given."""
-        asked = {"-o": self.output, "--runs": self.runs, "--parallel": self.parallel}
+        asked = {"-o": self.output, "--runs": self.runs, "--parallel": self.parallel, "--engine": self.engine}
         options = [word for name, value in asked.items() if value for word in (name, str(value))]
         return [str(self.file), *options, *self.declared.words]
 
@@ -74,6 +76,7 @@ def of_study(function: Callable[..., None]) -> Callable[..., None]:
 
     for option in (
         ignores.options,
+        click.option("--engine", type=click.Choice(ENGINES), help="What makes the pairs, instead of the file's kind."),
         options.number("--parallel", "N pairs at a time; times are not comparable then."),
         options.number("--runs", "N runs of each setup, instead of the file's number."),
         options.output(

@@ -47,7 +47,7 @@ from reprokit.verify.ignores import Ignores, declared
 MAX_BYTES: Final = 1 << 20
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"
 AUTO: Final = "auto"
-ENGINES: Final = ("local",)
+ENGINES: Final = ("local", "dask")
 
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
 Command = Annotated[tuple[Text, ...], msgspec.Meta(min_length=1, max_length=1000)]
@@ -146,13 +146,18 @@ class LocatedStudy(msgspec.Struct, frozen=True):
 
 
 def read(
-    path: Path, *, runs: int | None = None, parallel: int | None = None, ignores: Ignores | None = None
+    path: Path,
+    *,
+    runs: int | None = None,
+    parallel: int | None = None,
+    engine: str | None = None,
+    ignores: Ignores | None = None,
 ) -> LocatedStudy:
     """Read a study; settings of the command line replace its own, and its ignores are added; raises BadStudy."""
     data = read_whole(path, MAX_BYTES, BadStudy, "'reprokit study init -- COMMAND' writes a study")
     try:
         content = toml_text.loads(data.decode())
-        _set(content, runs, parallel)
+        _set(content, runs, {"parallel": parallel, "kind": engine})
         study = _with_ignores(msgspec.convert(content, Study), path, ignores or Ignores())
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
         raise BadStudy(f"{path}: {_words(content if 'content' in locals() else {}, error)}") from None
@@ -161,13 +166,12 @@ def read(
     return LocatedStudy(study, path.absolute().parent, "sha256:" + hashlib.sha256(data).hexdigest())
 
 
-def _set(content: dict[str, Any], runs: int | None, parallel: int | None) -> None:
+def _set(content: dict[str, Any], runs: int | None, of_engine: dict[str, int | str | None]) -> None:
     if runs is not None:
         content["runs"] = runs
-    if parallel is not None:
-        engine = content.setdefault("engine", {})
-        if isinstance(engine, dict):
-            engine["parallel"] = parallel
+    given = {key: value for key, value in of_engine.items() if value is not None}
+    if given and isinstance(engine := content.setdefault("engine", {}), dict):
+        engine |= given
 
 
 def _with_ignores(study: Study, path: Path, ignores: Ignores) -> Study:

@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -144,13 +144,6 @@ def is_locked(path: Path) -> bool:
         return not _try(descriptor)
     finally:
         os.close(descriptor)
-
-
-def release(path: Path, descriptor: int) -> None:
-    """Remove the file of a lock that is held, and release it."""
-    with suppress(OSError):
-        path.unlink(missing_ok=True)
-    os.close(descriptor)
 
 
 def _opened(path: Path) -> int:

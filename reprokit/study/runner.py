@@ -38,7 +38,6 @@ from reprokit.study.pairs import (
     lock_file,
     locked,
     prepared,
-    release,
     run_directory,
     task_of,
 )
@@ -358,8 +357,9 @@ class _RunningStudy:
         place = pair.place
         self._coming.remove(place)
         report_file(self.directory, place).unlink(missing_ok=True)
+        lock_file(self.directory, place).unlink(missing_ok=True)
         if place in self._locks:
-            release(lock_file(self.directory, place), self._locks.pop(place))
+            os.close(self._locks.pop(place))
         self._room.add_pair(pair)
         self._progress.pair_ended(pair)
         self._say_room()

@@ -1,0 +1,142 @@
+"""Runs tasks by the workers of a Dask cluster, an existing one or one of local processes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing import resource_tracker
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+from reprokit.errors import CannotBegin, EngineUnusable, needed_for, reason
+from reprokit.launch.environment import inherited
+from reprokit.launch.messages import warn
+from reprokit.study import tasks
+from reprokit.study.description import Engine
+from reprokit.version import VERSION
+
+OF_TERMINAL: Final = (signal.SIGINT, signal.SIGHUP)
+PATIENCE: Final = 30  # seconds that a scheduler has to answer, and workers to come
+# Read by each worker. Nothing of reprokit's is in it by reference, so that one which lacks reprokit can say so.
+VERSION_THERE: Final = "__import__('reprokit.study.tasks') and __import__('reprokit.version').version.VERSION"
+
+
+def check(settings: Engine) -> None:
+    """Refuse invalid settings."""
+    with needed_for('kind = "dask"', "distributed"):
+        import distributed  # noqa: F401
+    if settings.options and not settings.address:
+        raise EngineUnusable("engine.options are resources of workers, which need the address of a scheduler")
+    if not all(isinstance(value, int | float) for value in settings.options.values()):
+        raise EngineUnusable("engine.options are resources that a pair takes of a worker, so their values are numbers")
+
+
+class Dask:
+    """A client of a Dask cluster. Dask itself starts the task of a worker that died again, on another one."""
+
+    def __init__(self, settings: Engine, _directory: Path) -> None:
+        self._settings, self._futures = settings, {}  # type: tuple[Engine, dict[str, Any]]
+        self._has_warned = False
+        with ExitStack() as stack:
+            where = settings.address or stack.enter_context(_processes(settings.parallel))
+            self._client = stack.enter_context(_client(where))
+            self._check_workers()
+            self._close = stack.pop_all()
+
+    def _check_workers(self) -> None:
+        """Raise CannotBegin unless there are workers, and all of them have this very reprokit."""
+        try:
+            self._client.wait_for_workers(1, timeout=PATIENCE)
+        except TimeoutError:
+            raise EngineUnusable(f"no worker is connected to {self._settings.address}") from None
+        for worker, version in self._client.run(eval, VERSION_THERE, on_error="return").items():
+            if isinstance(version, BaseException):
+                words = " ".join(str(version).split())
+                raise CannotBegin(f"worker {worker} cannot use reprokit: {words}; install reprokit {VERSION} there")
+            if version != VERSION:
+                raise CannotBegin(f"worker {worker} has reprokit {version}; install {VERSION} there, which this one is")
+
+    def submit(self, directory: Path, name: str) -> None:
+        """Submit a task."""
+        options = {"key": f"{name}-{uuid4().hex}", "retries": tasks.TRIES - 1, "pure": False}
+        resources = dict(self._settings.options) or None
+        self._futures[name] = self._client.submit(_work, str(directory), name, resources=resources, **options)
+
+    def ended(self, name: str) -> str | None:
+        """Return how a task has ended."""
+        future = self._futures[name]
+        if not future.done():
+            if self._client.status not in ("running", "connecting"):
+                raise EngineUnusable(f"the connection to the Dask scheduler is gone ({self._client.status})")
+            if not self._has_warned and self._settings.address and not self._client.scheduler_info()["workers"]:
+                self._has_warned = True
+                warn("no worker is connected to the Dask scheduler; waiting for one")
+            return None
+        try:
+            error = future.exception()
+        except CancelledError:
+            return "it was cancelled"
+        return "" if error is None else reason(error)
+
+    def close(self) -> None:
+        """Cancel what waits, disconnect from the cluster, and shut it down if it was started here."""
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # it complains of whatever ends together
+        with suppress(Exception):
+            self._client.cancel([future for future in self._futures.values() if not future.done()])
+        with suppress(Exception):
+            self._close.close()
+
+
+@contextmanager
+def _processes(count: int) -> Iterator[Any]:
+    """Start a cluster of processes on this machine."""
+    import dask
+    from distributed import LocalCluster
+
+    # Dask would set numbers of threads, which the trainings would inherit.
+    with dask.config.set({"distributed.nanny.pre-spawn-environ": {}}):
+        resource_tracker.ensure_running()  # which would let the signals through again
+        # Ctrl-C is for the study, which ends its tasks; workers, which threads of this cluster start, inherit the mask.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, OF_TERMINAL)
+        try:
+            options = {"host": "127.0.0.1", "dashboard_address": None, "memory_limit": 0}
+            cluster = LocalCluster(n_workers=count, threads_per_worker=1, silence_logs=logging.CRITICAL, **options)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        with cluster:
+            yield cluster
+
+
+def _client(where: Any) -> Any:
+    from distributed import Client
+
+    try:
+        return Client(where, timeout=PATIENCE, set_as_default=False, name="reprokit-study")
+    except Exception as error:
+        raise EngineUnusable(f"the Dask scheduler cannot be reached: {reason(error)}") from None
+
+
+# In a worker
+
+
+def _work(directory: str, name: str) -> None:
+    from distributed import get_worker
+
+    tasks.work(directory, name, get_worker().address, _environment())
+
+
+def _environment() -> dict[str, str]:
+    """Return the worker's environment without the thread counts that Dask has set for itself."""
+    variables, config = inherited(), sys.modules["dask.config"]
+    with suppress(OSError), open(f"/proc/{os.getppid()}/environ", "rb") as file:
+        of_nanny = {os.fsdecode(entry.partition(b"=")[0]) for entry in file.read().split(b"\0")}
+        for name, value in (config.get("distributed.nanny.pre-spawn-environ", None) or {}).items():
+            if variables.get(name) == str(value) and name not in of_nanny:
+                del variables[name]
+    return variables
