@@ -47,7 +47,7 @@ from reprokit.verify.ignores import Ignores, declared
 MAX_BYTES: Final = 1 << 20
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"
 AUTO: Final = "auto"
-ENGINES: Final = ("local", "dask")
+ENGINES: Final = ("local", "dask", "slurm")
 
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
 Command = Annotated[tuple[Text, ...], msgspec.Meta(min_length=1, max_length=1000)]

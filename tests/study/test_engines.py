@@ -17,7 +17,9 @@ import pytest
 from reprokit.errors import CannotBegin, EngineUnusable
 from reprokit.study import description, engines, store, tasks
 from reprokit.study.description import Engine
+from reprokit.study.engines import slurm as slurm_engine
 from reprokit.study.results import PairResult
+from tests.slurm import Slurm
 from tests.study.studies import OUT, results_of, run, words, written
 from tests.support import LIMIT, training_text
 
@@ -90,6 +92,7 @@ def check_is_lost(directory: Path, said: str) -> None:
     [
         ('kind = "dask"\noptions = {GPU = 1}', "need the address of a scheduler"),
         ('kind = "dask"\naddress = "tcp://x:1"\noptions = {GPU = "one"}', "their values are numbers"),
+        ('kind = "slurm"\naddress = "tcp://x"', "is left out"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(tmp_path: Path, engine: str, said: str) -> None:
@@ -101,7 +104,7 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path, engine: str, said
 def test_an_engine_is_chosen_by_an_option(tmp_path: Path) -> None:
     written(tmp_path, 'runs = 2\n[[setup]]\nname = "a"\n[[setup]]\nname = "b"\n')
     said = run(tmp_path, "--engine", "kubernetes", status=2)
-    assert "'kubernetes' is not one of 'local', 'dask'" in said
+    assert "'kubernetes' is not one of 'local', 'dask', 'slurm'" in said
     assert description.read(tmp_path / "study.toml", engine="dask", parallel=3).study.engine == Engine(
         kind="dask", parallel=3
     )
@@ -174,6 +177,69 @@ def test_a_pair_that_kills_each_dask_worker_is_lost(tmp_path: Path, monkeypatch:
     text = TWO.format(engine='kind = "dask"', deaths=100)
     written(tmp_path, text, training("b'multiprocessing'", "signal.SIGKILL"))
     check_is_lost(tmp_path, run(tmp_path, status=1))
+
+
+# Slurm
+
+
+def test_slurm_has_the_parameters_that_submitit_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = os.environ["PATH"]
+    monkeypatch.setenv("PATH", str(tmp_path))  # there may be a Slurm
+    with pytest.raises(EngineUnusable, match="there is no sbatch here"):
+        slurm_engine.check(Engine(kind="slurm"))
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text("#!/bin/sh\ncp \"$1\" submitted\necho 'Submitted batch job 7'\n")
+    sbatch.chmod(0o755)
+    (tmp_path / "srun").symlink_to(sbatch)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{usual}")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EngineUnusable, match="no parameter partitoin for Slurm; it has account, "):
+        slurm_engine.check(Engine(kind="slurm", options={"partitoin": "x"}))
+    settings = Engine(kind="slurm", options={"partition": "gpu", "time": 30, "gres": "gpu:1", "cpus_per_task": 4})
+    slurm_engine.check(settings)
+    slurm_engine.Slurm(settings, tmp_path).submit(tmp_path, "name")
+    script = (tmp_path / "submitted").read_text()
+    for line in ("partition=gpu", "time=30", "gres=gpu:1", "cpus-per-task=4"):
+        assert f"#SBATCH --{line}\n" in script
+
+
+@pytest.mark.slow
+def test_a_job_that_is_preempted_is_queued_again_and_loses_nothing(tmp_path: Path) -> None:
+    engine = 'kind = "slurm"\naddress = "local"\nparallel = 2'
+    # submitit queues a job once more that gets this before its time is over.
+    text = TWO.format(engine=engine, deaths=1)
+    written(tmp_path, text, training("b'submitit.core._submit'", "signal.SIGUSR2"))
+    check_nothing_is_lost(tmp_path, run(tmp_path), deaths=1)
+    runs = results_of(tmp_path / OUT)
+    assert runs["recorded", "first"].worker.startswith("job ")
+    assert {one.together for one in runs.values()} == {2}
+
+
+@pytest.fixture
+def real_slurm(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have this process and what it starts use the Slurm of this session, which keeps no accounts."""
+    monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("real_slurm")
+def test_a_job_that_dies_is_submitted_again_and_a_slurm_without_accounting_says_nothing(tmp_path: Path) -> None:
+    text = TWO.format(engine='kind = "slurm"\nparallel = 2', deaths=1)
+    written(tmp_path, text, training("b'submitit.core._submit'", "signal.SIGKILL"))
+    said = run(tmp_path)
+    check_nothing_is_lost(tmp_path, said, deaths=1)
+    assert all(line.startswith("reprokit: ") for line in said.splitlines()), said
+
+
+@pytest.mark.extended
+@pytest.mark.usefixtures("real_slurm")
+def test_a_pair_that_kills_each_job_is_lost(tmp_path: Path) -> None:
+    text = TWO.format(engine='kind = "slurm"\nparallel = 2', deaths=100)
+    written(tmp_path, text, training("b'submitit.core._submit'", "signal.SIGKILL"))
+    said = run(tmp_path, status=1)
+    check_is_lost(tmp_path, said)
+    assert (tmp_path / ".cache" / "dies").read_text().count("\n") == 2 * tasks.TRIES
+    assert all(line.startswith("reprokit: ") for line in said.splitlines()), said
 
 
 # Killed workers and studies
@@ -268,7 +334,7 @@ def test_a_killed_dask_worker_and_a_killed_study_lose_nothing(tmp_path: Path) ->
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("kind", ["dask"])
+@pytest.mark.parametrize("kind", ["dask", "slurm"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_study_elsewhere_goes_on(tmp_path: Path, kind: str, number: signal.Signals) -> None:
     engine = f'kind = "{kind}"' + ('\naddress = "local"' if kind == "slurm" else "")
@@ -288,4 +354,21 @@ def test_an_interrupted_study_elsewhere_goes_on(tmp_path: Path, kind: str, numbe
     notes = [note for one in runs.values() for note in one.notes]
     assert all(note.startswith("an earlier attempt at this run was interrupted") for note in notes)
     assert len(begun(tmp_path)) == 4 + len(notes)
+    check_clean(tmp_path / OUT)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("real_slurm")
+def test_a_killed_study_of_a_real_slurm_loses_nothing(tmp_path: Path) -> None:
+    written(tmp_path, f'runs = 2\n[engine]\nkind = "slurm"\nparallel = 2\n{FOUR}', WAITS)
+    study = started(tmp_path)
+    await_that(lambda: len(begun(tmp_path)) == 2)
+    run_under_way = killed_at_a_run(tmp_path, study)
+    time.sleep(1.0)
+    os.kill(run_under_way, 0)  # its job goes on
+    (tmp_path / ".cache" / "go").touch()
+    assert "8 runs are made; " in run(tmp_path)
+    runs = results_of(tmp_path / OUT)
+    assert {(one.outcome, *one.notes) for one in runs.values()} == {("finished",)}
+    assert len(begun(tmp_path)) == 8  # nothing was made twice
     check_clean(tmp_path / OUT)

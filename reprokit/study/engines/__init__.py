@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Final, Protocol
@@ -16,6 +17,7 @@ from reprokit.study.engines.local import Stop
 from reprokit.study.results import PairPlace
 
 LOCAL: Final = "local"
+OF_TERMINAL: Final = (signal.SIGINT, signal.SIGHUP)
 POLL: Final = 0.2  # seconds between two looks at what is under way
 
 
@@ -45,6 +47,16 @@ class TaskBoard(Protocol):
 
         None while that cannot be seen yet.
         """
+
+
+@contextmanager
+def apart_from_terminal() -> Iterator[None]:
+    """Start workers in this context that Ctrl-C does not reach: it is for the study, which ends their tasks."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, OF_TERMINAL)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def check(settings: Engine) -> None:

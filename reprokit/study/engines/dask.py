@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
@@ -19,9 +18,9 @@ from reprokit.launch.environment import inherited
 from reprokit.launch.messages import warn
 from reprokit.study import tasks
 from reprokit.study.description import Engine
+from reprokit.study.engines import apart_from_terminal
 from reprokit.version import VERSION
 
-OF_TERMINAL: Final = (signal.SIGINT, signal.SIGHUP)
 PATIENCE: Final = 30  # seconds that a scheduler has to answer, and workers to come
 # Read by each worker. Nothing of reprokit's is in it by reference, so that one which lacks reprokit can say so.
 VERSION_THERE: Final = "__import__('reprokit.study.tasks') and __import__('reprokit.version').version.VERSION"
@@ -102,13 +101,9 @@ def _processes(count: int) -> Iterator[Any]:
     # Dask would set numbers of threads, which the trainings would inherit.
     with dask.config.set({"distributed.nanny.pre-spawn-environ": {}}):
         resource_tracker.ensure_running()  # which would let the signals through again
-        # Ctrl-C is for the study, which ends its tasks; workers, which threads of this cluster start, inherit the mask.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, OF_TERMINAL)
-        try:
-            options = {"host": "127.0.0.1", "dashboard_address": None, "memory_limit": 0}
+        options = {"host": "127.0.0.1", "dashboard_address": None, "memory_limit": 0}
+        with apart_from_terminal():  # also workers that threads of this cluster start
             cluster = LocalCluster(n_workers=count, threads_per_worker=1, silence_logs=logging.CRITICAL, **options)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         with cluster:
             yield cluster
 
