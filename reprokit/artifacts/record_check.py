@@ -9,11 +9,9 @@ from typing import Any
 import click
 
 from reprokit.artifacts import records
-from reprokit.errors import ArtifactNotReadable
 from reprokit.printable import printable
 
 FORMAT = 1  # of the JSON document
-UNSUMMED = "parquet with pages that have no checksum"
 
 
 @dataclass(frozen=True)
@@ -50,24 +48,21 @@ def check(path: str) -> CheckedData:
         except records.NotARecordFile as kind:
             result.not_checked[str(kind)] += 1
     if not result.files:
-        raise ArtifactNotReadable(
-            f"{path} has no records that are known; name TFRecords, tar archives or Parquet files"
-        )
+        raise records.none_known(path, result.not_checked)
     return result
 
 
 def _check_file(file: records.RecordFile, result: CheckedData) -> None:
-    source, unsummed = file.open(), False
+    source, unchecked = file.open(), set[str]()
     for number, batch in records.numbered(records.read(file.name, source)):
-        unsummed |= batch.unsummed
+        unchecked |= {batch.unchecked} - {""}
         if batch.problem:
             result.bad.append(BadRecord(file.name, number, batch.offset, batch.problem))
         else:
             result.records += batch.amount
     result.files += 1
     result.size += source.size
-    if unsummed:
-        result.not_checked[UNSUMMED] += 1
+    result.not_checked.update(unchecked)
 
 
 def document(result: CheckedData) -> dict[str, Any]:

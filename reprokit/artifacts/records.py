@@ -1,4 +1,4 @@
-"""Reads data sets and checks the checksum of each record: TFRecords, tar archives, pages of Parquet files."""
+"""Reads data sets and checks each record: checksums of TFRecords, headers of tar archives, pages of Parquet files."""
 
 from __future__ import annotations
 
@@ -11,20 +11,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from reprokit import native, object_stores
-from reprokit.artifacts import parquet_pages
 from reprokit.artifacts.decompression import BZIP2, GZIP, XZ, ZLIB, unpacked_blocks
-from reprokit.artifacts.elements import Source
+from reprokit.artifacts.elements import Limits, Source, Value
 from reprokit.artifacts.formats import tar
+from reprokit.artifacts.formats.library_process import ParsingLibrary
 from reprokit.artifacts.formats.sstable import crc32c, unmasked
 from reprokit.artifacts.sources import BLOCK, blocks, open_file, read_exactly
-from reprokit.errors import ArtifactDamaged, ArtifactNotReadable
+from reprokit.errors import ArtifactDamaged, ArtifactNotReadable, ExtraMissing, ReprokitError
 
 STORE_BLOCK = 8 << 20  # bytes per request to an object store
 HEAD, FOOTER = 12, 4  # bytes around the data of a TFRecord: length and its checksum, and the checksum of the data
 TFRECORD_NAME = re.compile(r"\.tfrecords?([-._]|$)|\.tfevents\.")
 TAR_NAME = re.compile(r"\.(tar(\.\w+)?|tgz)$")
-PARQUET, ENCRYPTED = parquet_pages.MAGIC, b"PARE"
+PARQUET, ENCRYPTED = b"PAR1", b"PARE"
+ARROW = ParsingLibrary("Arrow", "pyarrow", "reprokit.artifacts.arrow_process", "check")
+NEEDS_ARROW = f"parquet, needs {ARROW.package}"
+UNSUMMED = "parquet: pages that have no checksum, if any"  # Arrow verifies one silently, or passes over its absence
 PACKED = {b"\x1f\x8b": GZIP, b"BZh": BZIP2, b"\xfd7zXZ": XZ}
 ZSTANDARD = b"\x28\xb5\x2f\xfd"
 
@@ -36,7 +41,7 @@ class CheckedRecords(NamedTuple):
     offset: int = 0
     problem: str = ""
     record: int | None = None  # None: it follows the previous records
-    unsummed: bool = False  # their container has no checksums
+    unchecked: str = ""  # what of the file was not checked
 
 
 @dataclass(frozen=True)
@@ -183,7 +188,7 @@ def read(name: str, source: Source, *, whole: bool = False) -> Iterator[CheckedR
         view = StreamedSource(stream, source.size)
     head = view.read(0, 512)
     if head.startswith(PARQUET) or (name.endswith(".parquet") and not head.startswith(ENCRYPTED)):
-        yield from _pages(ReadAheadSource(source, STORE_BLOCK if is_stored else BLOCK))
+        yield from _row_groups(source, head)
         return
     method = _compression_method(head)
     if method:
@@ -260,20 +265,35 @@ def _members(source: RecordSource) -> Iterator[CheckedRecords]:
         yield CheckedRecords(1, next_offset, source.damage or f"{error}; nothing behind it was checked")
 
 
-def _pages(source: ReadAheadSource) -> Iterator[CheckedRecords]:
-    """Check the pages of each row group; a damaged page is reported by its first row."""
+def _row_groups(source: Source, head: bytes) -> Iterator[CheckedRecords]:
+    """Check the row groups of a Parquet file by Arrow; a damaged column is reported by the group's first row."""
+    if not ARROW.is_installed:
+        raise NotARecordFile(NEEDS_ARROW)
+    if not head.startswith(PARQUET):
+        yield CheckedRecords(0, 0, "it does not begin as Parquet files do", 0)
+        return
     row = 0
     try:
-        for group in parquet_pages.row_groups(source):
-            row, is_bad, unsummed = group.first, False, False
-            for page in group.pages(source):
-                unsummed |= page.unsummed
-                if page.problem:
-                    is_bad = True
-                    yield CheckedRecords(0, page.offset, page.problem, page.row)
-            yield CheckedRecords(0 if is_bad else group.rows, unsummed=unsummed)
-    except ArtifactDamaged as error:
+        for part in ARROW.read(source, Limits()):
+            if not isinstance(part, Value):
+                raise ArtifactDamaged("Arrow has sent something else")
+            result = msgspec.json.decode(part.name, type=tuple[int, int, int | None] | None)
+            if result is None:
+                yield CheckedRecords(0, unchecked=f"parquet: {part.text}")
+                continue
+            rows, offset, first = result
+            yield CheckedRecords(rows, offset, part.text, first)
+            row += rows
+        yield CheckedRecords(0, unchecked=UNSUMMED)
+    except (ArtifactDamaged, msgspec.MsgspecError) as error:
         yield CheckedRecords(0, max(0, source.size - 8), f"{error}; nothing behind it was checked", row)
+
+
+def none_known(path: str, kinds: Iterable[str]) -> ReprokitError:
+    """Return the error about a place of which no file can be read, by the kinds of its files."""
+    if NEEDS_ARROW in kinds:
+        return ExtraMissing("checking Parquet files", ARROW.package)
+    return ArtifactNotReadable(f"{path} has no records that are known; name TFRecords, tar archives or Parquet files")
 
 
 def numbered(records: Iterable[CheckedRecords]) -> Iterator[tuple[int, CheckedRecords]]:

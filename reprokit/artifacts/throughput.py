@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from reprokit.artifacts import records
 from reprokit.artifacts.record_check import files_word
-from reprokit.errors import ArtifactNotReadable
 from reprokit.pages import drawing
 from reprokit.printable import printable
 from reprokit.screen import Cells, print_rows
@@ -73,9 +72,7 @@ def measure(path: str, threads: Sequence[int], batch: int) -> MeasuredThroughput
         files = [file for file in files if file.name not in unreadable]
     result.files = len(files)
     if not files:
-        raise ArtifactNotReadable(
-            f"{path} has no records that are known; name TFRecords, tar archives or Parquet files"
-        )
+        raise records.none_known(path, result.not_read)
     return result
 
 
