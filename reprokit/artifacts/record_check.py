@@ -38,7 +38,7 @@ class CheckedData:
 
 def check(path: str) -> CheckedData:
     """Check a file, or all files below a directory or a store's URL."""
-    result = CheckedData(path)
+    result, missing = CheckedData(path), ""
     for file in records.files(path):
         if file is None:
             result.not_checked["no regular file"] += 1
@@ -47,8 +47,9 @@ def check(path: str) -> CheckedData:
             _check_file(file, result)
         except records.NotARecordFile as kind:
             result.not_checked[str(kind)] += 1
+            missing = missing or kind.library
     if not result.files:
-        raise records.none_known(path, result.not_checked)
+        raise records.none_known(path, missing)
     return result
 
 

@@ -28,7 +28,6 @@ TFRECORD_NAME = re.compile(r"\.tfrecords?([-._]|$)|\.tfevents\.")
 TAR_NAME = re.compile(r"\.(tar(\.\w+)?|tgz)$")
 PARQUET, ENCRYPTED = b"PAR1", b"PARE"
 ARROW = ParsingLibrary("Arrow", "pyarrow", "reprokit.artifacts.arrow_process", "check")
-NEEDS_ARROW = f"parquet, needs {ARROW.package}"
 UNSUMMED = "parquet: pages that have no checksum, if any"  # Arrow verifies one silently, or passes over its absence
 PACKED = {b"\x1f\x8b": GZIP, b"BZh": BZIP2, b"\xfd7zXZ": XZ}
 ZSTANDARD = b"\x28\xb5\x2f\xfd"
@@ -53,7 +52,14 @@ class RecordFile:
 
 
 class NotARecordFile(Exception):
-    """Raised for a file that holds no known records; its message is the kind of the file."""
+    """Raised for a file that holds no known records; its message is the kind of the file.
+
+    library: the package that could read it, where that is not installed.
+    """
+
+    def __init__(self, kind: str, library: str = "") -> None:
+        super().__init__(f"{kind}, needs {library}" if library else kind)
+        self.library = library
 
 
 class ReadAheadSource:
@@ -268,7 +274,7 @@ def _members(source: RecordSource) -> Iterator[CheckedRecords]:
 def _row_groups(source: Source, head: bytes) -> Iterator[CheckedRecords]:
     """Check the row groups of a Parquet file by Arrow; a damaged column is reported by the group's first row."""
     if not ARROW.is_installed:
-        raise NotARecordFile(NEEDS_ARROW)
+        raise NotARecordFile("parquet", ARROW.package)
     if not head.startswith(PARQUET):
         yield CheckedRecords(0, 0, "it does not begin as Parquet files do", 0)
         return
@@ -289,10 +295,10 @@ def _row_groups(source: Source, head: bytes) -> Iterator[CheckedRecords]:
         yield CheckedRecords(0, max(0, source.size - 8), f"{error}; nothing behind it was checked", row)
 
 
-def none_known(path: str, kinds: Iterable[str]) -> ReprokitError:
-    """Return the error about a place of which no file can be read, by the kinds of its files."""
-    if NEEDS_ARROW in kinds:
-        return ExtraMissing("checking Parquet files", ARROW.package)
+def none_known(path: str, missing: str) -> ReprokitError:
+    """Return the error about a place of which no file can be read; `missing` is a package that could read one."""
+    if missing:
+        return ExtraMissing("reading Parquet files", missing)
     return ArtifactNotReadable(f"{path} has no records that are known; name TFRecords, tar archives or Parquet files")
 
 

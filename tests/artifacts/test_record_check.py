@@ -219,7 +219,7 @@ def test_parquet_without_arrow_is_not_checked(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "a.parquet").write_bytes(PARQUET)
     for read in (check, lambda path: throughput.measure(path, [1], 2)):
-        with pytest.raises(ExtraMissing, match="checking Parquet files needs pyarrow: pip install pyarrow"):
+        with pytest.raises(ExtraMissing, match="reading Parquet files needs pyarrow: pip install pyarrow"):
             read(str(tmp_path))
     (tmp_path / "b.tar").write_bytes(samples())
     found = check(str(tmp_path))
