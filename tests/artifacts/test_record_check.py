@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 from reprokit import native, object_stores
-from reprokit.artifact_comparison import PythonComparison
 from reprokit.artifacts import records as record_files
 from reprokit.artifacts import throughput
 from reprokit.artifacts.formats.sstable import crc32c, masked
 from reprokit.artifacts.record_check import BadRecord, check
 from reprokit.artifacts.sources import BytesSource
 from reprokit.errors import ArtifactNotReadable, ExtraMissing, StoreUnreachable
+from reprokit.numpy_comparison import NumpyComparison
 from tests.object_store import ObjectStore
 from tests.support import Reprokit, imported
 
@@ -244,13 +244,13 @@ def test_any_damage_in_pages_of_arrow_is_found(tmp_path: Path, codec: str, versi
 
 
 @pytest.mark.parametrize("size", [7, 1000])
-@pytest.mark.parametrize("library", ["native", "python"])
+@pytest.mark.parametrize("library", ["native", "numpy"])
 def test_records_are_the_same_however_they_come_in_pieces(
     monkeypatch: pytest.MonkeyPatch, library: str, size: int
 ) -> None:
-    if library == "python":
+    if library == "numpy":
         ffi, _ = native.artifacts()
-        monkeypatch.setattr(native, "artifacts", lambda: (ffi, PythonComparison(ffi)))
+        monkeypatch.setattr(native, "artifacts", lambda: (ffi, NumpyComparison(ffi)))
     monkeypatch.setattr(record_files, "BLOCK", size)
     for case in ("data", "length", "cut in a record", "cut in a length"):
         name, data, places = DAMAGED[case]
