@@ -197,7 +197,7 @@ def test_slurm_has_the_parameters_that_submitit_knows(tmp_path: Path, monkeypatc
         slurm_engine.check(Engine(kind="slurm", options={"partitoin": "x"}))
     settings = Engine(kind="slurm", options={"partition": "gpu", "time": 30, "gres": "gpu:1", "cpus_per_task": 4})
     slurm_engine.check(settings)
-    slurm_engine.Slurm(settings, tmp_path).submit(tmp_path, "name")
+    slurm_engine.Slurm(settings, tmp_path).submit("name")
     script = (tmp_path / "submitted").read_text()
     for line in ("partition=gpu", "time=30", "gres=gpu:1", "cpus-per-task=4"):
         assert f"#SBATCH --{line}\n" in script

@@ -24,8 +24,8 @@ POLL: Final = 0.2  # seconds between two looks at what is under way
 class Scheduler(Protocol):
     """Runs tasks on other machines, and starts one again whose worker died. Its module has the class and `check`."""
 
-    def submit(self, directory: Path, name: str) -> None:
-        """Have a worker call `tasks.work` with these arguments."""
+    def submit(self, name: str) -> None:
+        """Have a worker call `tasks.work` for the task of this name."""
 
     def ended(self, name: str) -> str | None:
         """Return how a task has ended, empty if it was made; None while it waits or runs."""
@@ -89,7 +89,7 @@ def _make(scheduler: Scheduler, study: TaskBoard, parallel: int, interruption: I
                 place = again.pop(0) if again else next(coming, None)
                 if place is None:
                     break
-                scheduler.submit(study.directory, place.name)
+                scheduler.submit(place.name)
                 working[place] = None
         except Stop as stopped:
             stop = stopped

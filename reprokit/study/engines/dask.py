@@ -39,8 +39,9 @@ def check(settings: Engine) -> None:
 class Dask:
     """A client of a Dask cluster. Dask itself starts the task of a worker that died again, on another one."""
 
-    def __init__(self, settings: Engine, _directory: Path) -> None:
-        self._settings, self._futures = settings, {}  # type: tuple[Engine, dict[str, Any]]
+    def __init__(self, settings: Engine, directory: Path) -> None:
+        self._settings, self._directory = settings, str(directory)
+        self._futures: dict[str, Any] = {}
         self._has_warned = False
         with ExitStack() as stack:
             where = settings.address or stack.enter_context(_processes(settings.parallel))
@@ -61,11 +62,11 @@ class Dask:
             if version != VERSION:
                 raise CannotBegin(f"worker {worker} has reprokit {version}; install {VERSION} there, which this one is")
 
-    def submit(self, directory: Path, name: str) -> None:
+    def submit(self, name: str) -> None:
         """Submit a task."""
         options = {"key": f"{name}-{uuid4().hex}", "retries": tasks.TRIES - 1, "pure": False}
         resources = dict(self._settings.options) or None
-        self._futures[name] = self._client.submit(_work, str(directory), name, resources=resources, **options)
+        self._futures[name] = self._client.submit(_work, self._directory, name, resources=resources, **options)
 
     def ended(self, name: str) -> str | None:
         """Return how a task has ended."""

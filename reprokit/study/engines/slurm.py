@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -85,15 +86,17 @@ class Slurm:
     """Submits jobs by submitit. Slurm requeues what it preempts; a job that failed is submitted again here."""
 
     def __init__(self, settings: Engine, directory: Path) -> None:
-        self._jobs: dict[str, Any] = {}
-        self._tries: dict[str, int] = {}
+        self._jobs: dict[str, Any] = {}  # the last one of each task, as long as it has not ended
+        self._tries: Counter[str] = Counter()
+        self._ends: dict[str, str] = {}
         self._directory = directory
         self._executor = _executor(settings, directory / FOLDER)
         self._queue = None if settings.address == LOCAL else Queue()
 
-    def submit(self, directory: Path, name: str) -> None:
+    def submit(self, name: str) -> None:
         """Queue the job that makes a pair."""
         self._tries[name] = 0
+        self._ends.pop(name, None)
         self._submit(name)
 
     def _submit(self, name: str) -> None:
@@ -108,24 +111,30 @@ class Slurm:
 
     def ended(self, name: str) -> str | None:
         """Return how the last job of a task has ended."""
-        job = self._jobs[name]
+        job = self._jobs.get(name)
+        if job is None:
+            return self._ends[name]
         has_result = job.paths.result_pickle.exists()
+        state = (job.state if job.done() else None) if self._queue is None else self._queue.end_of(job.job_id)
+        if not has_result and state is None:
+            return None
+        del self._jobs[name]
         if has_result and job.exception() is None:
-            return ""
-        end = (job.state if job.done() else None) if self._queue is None else self._queue.end_of(job.job_id)
-        if end is None and not has_result:
-            return None
-        if end != CANCELLED and self._tries[name] < tasks.TRIES:
+            self._ends[name] = ""
+        elif state != CANCELLED and self._tries[name] < tasks.TRIES:
             self._submit(name)
-            return None
-        return f"job {job.job_id}: {last_line(job.paths.stderr) or end}"
+        else:
+            self._ends[name] = f"job {job.job_id}: {last_line(job.paths.stderr) or state}"
+        return self._ends.get(name)
 
     def close(self) -> None:
         """Cancel the jobs that have not ended."""
         for job in self._jobs.values():
-            if not job.paths.result_pickle.exists():
-                with suppress(Exception):
-                    job.cancel() if self._queue is not None else os.kill(int(job.job_id), signal.SIGKILL)
+            with suppress(Exception):
+                if self._queue is not None:
+                    job.cancel()
+                elif not job.done():
+                    os.kill(int(job.job_id), signal.SIGKILL)
 
 
 def _executor(settings: Engine, folder: Path) -> Any:
