@@ -15,7 +15,7 @@ from reprokit.cli.groups import CommandGroup
 from reprokit.cli.ignores import IgnoreRequest
 from reprokit.cli.output import print_json
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, CannotWriteReport, NoCommand, ReprokitError, UsageError
-from reprokit.study.description import ENGINES
+from reprokit.study.description import ENGINES, TEMPLATES
 
 if TYPE_CHECKING:
     from reprokit.study.description import LocatedStudy
@@ -193,7 +193,7 @@ def leave_page(directory: Path) -> None:
 @options.output("FILE", "File to write [default: study.toml].")
 @click.option(
     "--template",
-    type=click.Choice(["plain", "cpu", "gpu"]),
+    type=click.Choice(TEMPLATES),
     default="plain",
     show_default=True,
     help="plain: six setups for any training; cpu and gpu: the paper's C1 to C6 and G1 to G10.",
@@ -204,14 +204,14 @@ def init(context: click.Context, output: Path | None, template: str) -> None:
 
     No file is overwritten.
     """
-    from reprokit.study import templates
+    from reprokit.study import description
 
     if not context.obj:
         raise NoCommand("no command to study; put it behind --: reprokit study init -- python train.py")
     path = output or Path("study.toml")
     try:
         with open(path, "x", encoding="utf-8", opener=_new_file) as file:
-            file.write(templates.text(template, context.obj))
+            file.write(description.from_template(template, context.obj))
     except FileExistsError:
         raise CannotWriteReport(f"{path} exists already; choose another file with -o") from None
     except OSError as error:

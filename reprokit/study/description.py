@@ -30,10 +30,12 @@ command = ["python3.7", "old.py"]   # in the place of the study's, as are direct
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from string import Template
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -41,6 +43,7 @@ import msgspec
 from reprokit import patches, toml_text
 from reprokit.bounds import read_whole
 from reprokit.errors import BadStudy, ReprokitError
+from reprokit.plan import name_of
 from reprokit.study.results import PairPlace
 from reprokit.verify.ignores import Ignores, declared
 
@@ -48,6 +51,8 @@ MAX_BYTES: Final = 1 << 20
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"
 AUTO: Final = "auto"
 ENGINES: Final = ("local", "dask", "slurm")
+# The seeds of cpu and gpu are those of the paper's replication package (github.com/nemo9cby/ICSE2022Rep), "twice each".
+TEMPLATES: Final = ("plain", "cpu", "gpu")
 
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
 Command = Annotated[tuple[Text, ...], msgspec.Meta(min_length=1, max_length=1000)]
@@ -143,6 +148,13 @@ class LocatedStudy(msgspec.Struct, frozen=True):
     study: Study
     base: Path  # directory that its paths are relative to
     digest: str  # "sha256:..." of the file
+
+
+def from_template(name: str, command: tuple[str, ...]) -> str:
+    """Return a study of a command, as TOML: the paper's setups for a CPU or a GPU, or plain ones."""
+    template = Template((Path(__file__).parent / "templates" / f"{name}.toml").read_text(encoding="utf-8"))
+    words = json.dumps(list(command), ensure_ascii=False)
+    return template.substitute(name=json.dumps(name_of(command)), command=words)
 
 
 def read(

@@ -113,33 +113,36 @@ def collected(directory: Path, *options: str, status: int) -> str:
 
 
 def test_tasks_are_made_in_any_order_and_gathered_in_parts(tmp_path: Path) -> None:
-    setups = "".join(f'[[setup]]\nname = "{name}"\n' for name in ("a", "b", "c"))
-    written(tmp_path, f"runs = 2\n{setups}", "print('x')")
-    out, printed = tmp_path / OUT, listed(tmp_path)
-    assert listed(tmp_path) == printed
-    commands = {task["setup"]: str(task["command"]) for task in printed}
-    assert set(commands) == {"a", "b", "c"}
+    setups = "".join(f'[[setup]]\nname = "{name}"\nobserve = false\n' for name in ("a", "b", "c"))
+    path = written(tmp_path, f"runs = 2\n{setups}", "print('x')")
+    out, described = tmp_path / OUT, description.read(path)
+
+    def missing() -> list[str]:
+        return [task.setup for task in runner.tasks(described, out, path)]
+
+    commands = {task["setup"]: str(task["command"]) for task in listed(tmp_path)}
+    assert set(missing()) == set(commands) == {"a", "b", "c"}
     subprocess.run(commands["c"], shell=True, check=True, cwd="/")
     said = "reprokit: 2 of 6 runs are made; pairs at work: 0, interrupted: 0, not begun: 2\n"
     assert collected(tmp_path, status=1).endswith(said)
     before = (out / store.RESULTS).read_bytes()
     subprocess.run(commands["c"], shell=True, check=True, cwd="/")  # which makes nothing
-    assert collected(tmp_path, status=1) == said
+    assert runner.collect(out)[1] == TaskCounts(not_begun=2)
     assert (out / store.RESULTS).read_bytes() == before
-    assert [task["setup"] for task in listed(tmp_path)] == [name for name in commands if name != "c"]
+    assert set(missing()) == {"a", "b"}
     a = PairPlace(1, "a")
     (out / tasks.TASKS).mkdir(exist_ok=True)
     tasks.report_file(out, a).write_bytes(encoded_report(PairReport()))  # it has begun
     with holding(lock_file(out, a)):
-        assert [task["setup"] for task in listed(tmp_path)] == ["b"]
-        said = collected(tmp_path, "--over", status=1)
-    assert said.endswith("2 of 6 runs are made; pairs at work: 1, interrupted: 0, not begun: 1\n")
-    assert collected(tmp_path, status=1).endswith("interrupted: 1, not begun: 1\n")
+        assert missing() == ["b"]
+        assert runner.collect(out, is_over=True)[1] == TaskCounts(at_work=1, not_begun=1)
+    assert runner.collect(out)[1] == TaskCounts(interrupted=1, not_begun=1)
     assert "3 of 6 runs are made, 1 of them failed" in collected(tmp_path, "--over", status=1)
-    for task in listed(tmp_path):
-        subprocess.run(task["command"], shell=True, check=True, cwd="/")
+    for name in missing():
+        subprocess.run(commands[name], shell=True, check=True, cwd="/")
     for _ in range(2):
-        assert "6 of 6 runs are made, 1 of them failed" in collected(tmp_path, status=1)
+        done, counts = runner.collect(out)
+        assert (done.made, done.failed, counts) == (6, 1, TaskCounts())
     assert {key: one.outcome for key, one in results_of(out).items() if one.outcome != "finished"} == {
         ("a", "first"): "lost"
     }
