@@ -156,12 +156,13 @@ def test_a_worker_that_lacks_reprokit_is_one_line(scheduler: str) -> None:
 
 
 @pytest.mark.slow
-def test_dask_makes_the_pair_of_a_worker_that_dies_on_another_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("mark", ["multiprocessing", pytest.param("reprokit.study.tasks", marks=pytest.mark.extended)])
+def test_dask_makes_the_pair_of_a_worker_or_a_task_that_dies_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     text = TWO.format(engine='kind = "dask"', deaths=1)
-    written(tmp_path, text, training("b'multiprocessing'", "signal.SIGKILL"))
+    written(tmp_path, text, training(f"b'{mark}'", "signal.SIGKILL"))
     check_nothing_is_lost(tmp_path, run(tmp_path), deaths=1)
     runs = results_of(tmp_path / OUT)
     assert runs["recorded", "first"].worker.startswith("tcp://127.0.0.1:")
@@ -170,7 +171,7 @@ def test_dask_makes_the_pair_of_a_worker_that_dies_on_another_one(
     assert {one.together for one in runs.values()} == {1}
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_pair_that_kills_each_dask_worker_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "1")
