@@ -40,10 +40,11 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from reprokit import patches, toml_text
-from reprokit.bounds import read_whole
-from reprokit.errors import BadStudy, ReprokitError
-from reprokit.plan import name_of
+from reprokit import patches
+from reprokit.core import toml_text
+from reprokit.core.bounds import read_whole
+from reprokit.core.errors import BadStudy, ReprokitError
+from reprokit.model.plan import name_of
 from reprokit.study.results import PairPlace
 from reprokit.verify.ignores import Ignores, declared
 

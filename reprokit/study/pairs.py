@@ -17,8 +17,8 @@ from typing import Final
 
 import msgspec
 
-from reprokit.errors import CannotWriteRun, StudyInProgress, refused_as
-from reprokit.launch.messages import say
+from reprokit.core.errors import CannotWriteRun, StudyInProgress, refused_as
+from reprokit.run.messages import say
 from reprokit.study import store
 from reprokit.study.attempt import PairTask, Task
 from reprokit.study.description import Setup, Study

@@ -11,8 +11,7 @@ from typing import Final
 
 import msgspec
 
-from reprokit import rundir
-from reprokit.errors import (
+from reprokit.core.errors import (
     BadStudy,
     CannotBegin,
     CannotWriteRun,
@@ -21,11 +20,13 @@ from reprokit.errors import (
     StudyInProgress,
     StudyTooLarge,
 )
-from reprokit.launch import command as commands
-from reprokit.launch import environment, host
-from reprokit.launch.messages import say, warn
-from reprokit.launch.rundirectory import home
-from reprokit.run_home import home_of
+from reprokit.core.version import VERSION
+from reprokit.run import command as commands
+from reprokit.run import environment, host
+from reprokit.run.messages import say, warn
+from reprokit.run.rundirectory import home
+from reprokit.run_files import rundir
+from reprokit.run_files.home import home_of
 from reprokit.study import attempt, description, engines, store
 from reprokit.study.attempt import PairReport, PairTask
 from reprokit.study.description import LocatedStudy, differences
@@ -46,7 +47,6 @@ from reprokit.study.results import PairPlace, PairResult, RunResult, encode
 from reprokit.study.store import StudyFile
 from reprokit.study.tasks import StudyTask, command_of, read_report, report_file
 from reprokit.study.wording import size
-from reprokit.version import VERSION
 
 PATIENCE: Final = 20.0  # seconds that a start waits for the last run of a killed one
 LATE: Final = 2.0  # seconds by which what a task that died has left may come to be seen

@@ -19,11 +19,11 @@ from typing import Final
 
 import msgspec
 
-from reprokit import rundir
-from reprokit.errors import CannotBegin, CannotWriteRun, ReprokitError, refused_as
-from reprokit.launch.interruption import Interrupted
-from reprokit.launch.kernel import end_with_parent
-from reprokit.launch.messages import warn
+from reprokit.core.errors import CannotBegin, CannotWriteRun, ReprokitError, refused_as
+from reprokit.run.interruption import Interrupted
+from reprokit.run.kernel import end_with_parent
+from reprokit.run.messages import warn
+from reprokit.run_files import rundir
 from reprokit.study import attempt as attempts
 from reprokit.study import pairs, store
 from reprokit.study.attempt import PairReport, PairTask, Task

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from reprokit.errors import CannotBegin, EngineUnusable
+from reprokit.core.errors import CannotBegin, EngineUnusable
 from reprokit.study import description, engines, store, tasks
 from reprokit.study.description import Engine
 from reprokit.study.engines import slurm as slurm_engine

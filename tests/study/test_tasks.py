@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from reprokit.errors import StudyInProgress
+from reprokit.core.errors import StudyInProgress
 from reprokit.study import description, runner, store, tasks
 from reprokit.study.attempt import PairReport, encoded_report
 from reprokit.study.description import Engine, Setup, Study

@@ -10,8 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final, Protocol
 
-from reprokit.errors import BadStudy
-from reprokit.launch.interruption import Interrupted, Interruption
+from reprokit.core.errors import BadStudy
+from reprokit.run.interruption import Interrupted, Interruption
 from reprokit.study.description import Engine
 from reprokit.study.engines.local import Stop
 from reprokit.study.results import PairPlace

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
-from reprokit.errors import CannotBegin, EngineUnusable, needed_for, reason
-from reprokit.launch.environment import inherited
-from reprokit.launch.messages import warn
+from reprokit.core.errors import CannotBegin, EngineUnusable, needed_for, reason
+from reprokit.core.version import VERSION
+from reprokit.run.environment import inherited
+from reprokit.run.messages import warn
 from reprokit.study import tasks
 from reprokit.study.description import Engine
 from reprokit.study.engines import apart_from_terminal
-from reprokit.version import VERSION
 
 PATIENCE: Final = 30  # seconds that a scheduler has to answer, and workers to come
 # Read by each worker. Nothing of reprokit's is in it by reference, so that one which lacks reprokit can say so.
-VERSION_THERE: Final = "__import__('reprokit.study.tasks') and __import__('reprokit.version').version.VERSION"
+VERSION_THERE: Final = "__import__('reprokit.study.tasks') and __import__('reprokit.core.version').version.VERSION"
 
 
 def check(settings: Engine) -> None:

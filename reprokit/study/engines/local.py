@@ -15,9 +15,9 @@ from typing import Final, Protocol
 
 import msgspec
 
-from reprokit.errors import ReprokitError
-from reprokit.launch.environment import inherited
-from reprokit.launch.interruption import WATCHED, Interrupted
+from reprokit.core.errors import ReprokitError
+from reprokit.run.environment import inherited
+from reprokit.run.interruption import WATCHED, Interrupted
 from reprokit.study import attempt as attempts
 from reprokit.study.attempt import INTERRUPTED, PairTask, Task, lost
 from reprokit.study.results import PairResult, RunResult

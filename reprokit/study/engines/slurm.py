@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from reprokit.errors import EngineUnusable, needed_for, reason
-from reprokit.launch.kernel import end_with_parent
+from reprokit.core.errors import EngineUnusable, needed_for, reason
+from reprokit.run.kernel import end_with_parent
 from reprokit.study import tasks
 from reprokit.study.description import Engine
 from reprokit.study.engines import apart_from_terminal
