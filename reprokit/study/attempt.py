@@ -71,20 +71,16 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     notes: tuple[str, ...] = ()  # notes to add to the result
 
 
-class PairTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PairTask(msgspec.Struct, frozen=True, kw_only=True):
     """A pair of runs, executed on one machine one after the other."""
 
     first: Task
     second: Task
-    made: RunResult | None = None  # result of the first run if it exists already
+    made: tuple[RunResult, ...] = ()  # results of its runs that exist already
+    lock: int | None = None  # descriptor of its lock, which its runs inherit
     keep: Literal["none", "different", "all"] = "none"
     ignore: tuple[str, ...] = ()  # as the study's
     ignore_console: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """Return the pair's name in messages and file names."""
-        return f"{self.first.setup}-{self.first.pair:02d}"
 
 
 class PairReport(msgspec.Struct, kw_only=True):
@@ -92,6 +88,7 @@ class PairReport(msgspec.Struct, kw_only=True):
 
     runs: list[RunResult] = []
     pair: PairResult | None = None
+    refused: str = ""  # why a pair cannot be made there
 
 
 def attempt(task: Task, interruption: Interruption) -> RunResult:
@@ -391,17 +388,11 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def encoded(task: PairTask) -> bytes:
-    """Return a task as JSON; NaN and infinities in the result of an earlier run become null."""
-    recording = msgspec.Raw(encode(task.made)) if task.made is not None else None
-    return msgspec.json.encode({**msgspec.to_builtins(msgspec.structs.replace(task, made=None)), "made": recording})
-
-
 def encoded_report(report: PairReport) -> bytes:
     """Return a report as JSON; NaN and infinities become texts."""
     runs = b",".join(map(encode, report.runs))
     pair = encode(report.pair) if report.pair is not None else b"null"
-    return b'{"runs":[' + runs + b'],"pair":' + pair + b"}\n"
+    return b'{"runs":[' + runs + b'],"pair":' + pair + b',"refused":' + msgspec.json.encode(report.refused) + b"}\n"
 
 
 def read_report(file: Path) -> PairReport:
