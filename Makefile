@@ -103,7 +103,7 @@ compatibility: $(VENV)/.test .venv-mpi/mpi4py/setup.py ## Run tests of CPython, 
 	@nice $(BIN)/python -m tests.compatibility $(SUITES)
 
 .PHONY: lint
-lint: $(VENV)/.lint ## Check style and types, and print the sizes beside their budgets
+lint: $(VENV)/.lint ## Check style, types, the walls between the rooms, and their sizes
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
 	@$(BIN)/mypy
