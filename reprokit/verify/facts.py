@@ -190,7 +190,7 @@ FACTS: tuple[FactCategory, ...] = (
         "outputs",
         Level.RESULT,
         lambda pair: (outputs.compare(pair.runs),),
-        gaps=lambda pair, _: outputs.beside(pair.runs),
+        gaps=lambda pair, categories: (note for tree in categories for note in outputs.beside(pair.runs, tree)),
         is_result=_has_outputs,
         later=continuation.files,
     ),

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from reprokit.difference import BookkeepingKind, Difference, Verdict
+from reprokit.printable import listed
 from reprokit.sample_ledgers import BatchUse
+from reprokit.verify.compare.outputs import only_added
 from reprokit.verify.ignores import IgnoreUse, behind_verdict
 
 if TYPE_CHECKING:
@@ -57,7 +59,9 @@ def _behind(comparison: Comparison, ignores: Sequence[IgnoreUse]) -> str:
     """Return what qualifies a verdict: what was ignored, what was switched off, and processes that went on."""
     outliving = [run.run.outliving_processes for run in (comparison.left, comparison.right)]
     late = "; processes outlived the command, and what they wrote later is not compared" * any(outliving)
-    return behind_verdict(ignores) + switched_off_words(comparison.switched_off) + late
+    added = [name for category in comparison.tree.children for name in only_added(category)]
+    found = f"; of {listed(added, 1)} only what each run added is compared" if added else ""
+    return behind_verdict(ignores) + found + switched_off_words(comparison.switched_off) + late
 
 
 def switched_off_words(options: Sequence[SwitchOption]) -> str:

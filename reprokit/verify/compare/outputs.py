@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import defaultdict
 from collections.abc import Iterator
@@ -14,12 +13,14 @@ from pathlib import Path
 from reprokit import private_keys, rundir
 from reprokit.artifacts.compare import CompareOptions, FileSide
 from reprokit.artifacts.compare import compare as compare_files
-from reprokit.artifacts.elements import Siblings
-from reprokit.artifacts.sources import FileSource, blocks
+from reprokit.artifacts.elements import Limits, Siblings
+from reprokit.artifacts.sources import FileSource, digest
 from reprokit.difference import Difference, Verdict, compared, group, missing
 from reprokit.errors import ReprokitError
 from reprokit.model.outputs import OutputFile, OutputsFile
+from reprokit.printable import listed
 from reprokit.rundir import RunDirectory
+from reprokit.verify.compare.added_content import compare_added, found_content
 from reprokit.verify.compare.declared_outputs import DeclaredFile
 from reprokit.verify.compare.file_bookkeeping import FileBookkeeping
 from reprokit.verify.compare.match import RunPair
@@ -28,6 +29,8 @@ from reprokit.verify.read.output_paths import OutputPaths
 from reprokit.verify.read.scan import natural
 
 LARGEST = 4 << 30  # bytes of a file whose digest is computed again
+ADDED = "only_added"  # in the figures of files of which recordings found other content: whether that is left out
+MOST_NAMED = 3
 UNKNOWN = OutputFile(path="", size=0, digest="")
 
 
@@ -95,8 +98,20 @@ def _target(runs: RunPair, side: int, path: str, target: str) -> str:
     return runs.paths[side].common(os.path.normpath(os.path.join(directory, normalized)))
 
 
-def beside(runs: RunPair) -> Iterator[str]:
-    """Yield notes on files that cannot be compared."""
+def only_added(category: Difference) -> list[str]:
+    """Return the files of which only what the recordings added is compared."""
+    return [file.name for file in category.children if file.figures.get(ADDED)]
+
+
+def beside(runs: RunPair, category: Difference) -> Iterator[str]:
+    """Yield notes on files that cannot be compared, and on those in whose place the recordings found other content."""
+    if names := only_added(category):
+        yield f"the recordings found other content in {listed(names, MOST_NAMED)}: what each added is compared"
+    if names := [file.name for file in category.children if file.figures.get(ADDED) is False]:
+        yield (
+            f"the recordings found other content in {listed(names, MOST_NAMED)}, so what they left may differ by that"
+            " alone: let both start from the same, or compare a recording with its replay"
+        )
     yield from _empty_directories(runs)
     texts = [outputs.not_compared if outputs is not None else [] for outputs in runs.outputs]
     yield from (f"not compared: in both runs {text}" for text in texts[0] if text in texts[1])
@@ -160,8 +175,8 @@ def _with_contents(leaf: Difference, tree: Difference | None, runs: RunPair) -> 
     if tree.verdict is Verdict.BOOKKEEPING:
         return replace(leaf, judged=None, detail=tree.detail, children=tree.children, figures=tree.figures)
     if not tree.verdict.not_bitwise and tree.verdict is not Verdict.IGNORED:
-        runs.normalizations.add(CONTENTS)
-        return Difference(leaf.name, Verdict.IDENTICAL, leaf.left, leaf.right, tree.detail)
+        runs.normalizations.add(*([] if ADDED in tree.figures else [CONTENTS]))
+        return Difference(leaf.name, Verdict.IDENTICAL, leaf.left, leaf.right, tree.detail, figures=tree.figures)
     detail = f"{leaf.detail}; {tree.detail}"
     if not tree.children:
         return replace(leaf, judged=tree.judged, detail=detail, figures=tree.figures)
@@ -191,8 +206,30 @@ def _compare_contents(
         right_source.beside = _siblings(runs.directories[1], right.path, files)
         judge, accepted = FileBookkeeping(name, runs.contexts), runs.accepted("outputs")
         options = CompareOptions(accepted, accepted, declared=declared, judge=judge)
-        return compare_files(name, FileSide(left_source, left.path), FileSide(right_source, right.path), options)
+        sides = FileSide(left_source, left.path), FileSide(right_source, right.path)
+        tree = compare_files(name, *sides, options)
+        return tree if not tree.verdict.differs else _by_what_was_found(runs, (left, right), sides, options, tree)
     return None
+
+
+def _by_what_was_found(
+    runs: RunPair,
+    files: tuple[OutputFile, OutputFile],
+    sides: tuple[FileSide, FileSide],
+    options: CompareOptions,
+    tree: Difference,
+) -> Difference:
+    """Return the tree of what two recordings added to a file, if they found other content in its place."""
+    with ExitStack() as opened:
+        left, right = (found_content(run, file, opened) for run, file in zip(runs.directories, files, strict=True))
+        if left is None or right is None or left.digest == right.digest:
+            return tree
+        options = replace(options, limits=Limits())
+        try:
+            added = compare_added(tree.name, sides, (left, right), options)
+        except (OSError, ReprokitError):
+            added = None
+        return replace(added or tree, figures={**(added or tree).figures, ADDED: added is not None})
 
 
 def _siblings(run: RunDirectory, path: str, files: ExitStack) -> Siblings:
@@ -232,15 +269,8 @@ def found(run: RunDirectory, file: OutputFile) -> FileSource | None:
 def _verified(fd: int, file: OutputFile) -> FileSource | None:
     source = FileSource(fd)
     with suppress(OSError, ReprokitError):
-        is_recorded = source.size == file.size <= LARGEST and _digest(source) == file.digest
+        is_recorded = source.size == file.size <= LARGEST and digest(source) == file.digest
         if is_recorded and not private_keys.holds_private_key(source.read(0, private_keys.HEAD)):
             return source
     source.close()
     return None
-
-
-def _digest(source: FileSource) -> str:
-    digest = hashlib.sha256()
-    for block in blocks(source):
-        digest.update(block)
-    return f"sha256:{digest.hexdigest()}"
