@@ -35,7 +35,7 @@ from reprokit.launch.replay_plan import replay_plan
 from reprokit.launch.rundirectory import new_directory
 from reprokit.model import resumption
 from reprokit.model.question import InterruptionAsked, Question, StateQuestion, StepRange
-from reprokit.model.resumption import EXACT, NOT_EXACT, OtherFact, ResumeFinding
+from reprokit.model.resumption import EXACT, NOT_EXACT, IgnoredAsDeclared, OtherFact, ResumeFinding
 from reprokit.names import read as paths_read
 from reprokit.plan import RECORD, Plan, ReplayStart
 from reprokit.printable import listed
@@ -44,6 +44,7 @@ from reprokit.questions.state_answers import DATA, LATENT, LOADER, PARTS, RANDOM
 from reprokit.rundir import ANSWERS, RunDirectory
 from reprokit.verify.compare.continuation import Continuation
 from reprokit.verify.facts import later_differences
+from reprokit.verify.ignores import Ignores, IgnoreUse
 from reprokit.version import VERSION
 
 T = TypeVar("T")
@@ -73,6 +74,7 @@ class ResumeWork(msgspec.Struct, frozen=True, kw_only=True):
     signal: signal.Signals = signal.SIGINT
     data: tuple[str, ...] = ()
     calendar: bool = True  # whether replays are told the recorded time of day
+    ignores: Ignores = Ignores()  # what the user declared that it may differ beside the steps
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class ResumeStudy:
         self._runs: dict[str, str] = {}
         self._trials = 0
         self._begun = 0  # trainings
+        self._ignored = tuple(IgnoreUse(rule, ()) for rule in work.ignores.rules)  # after the first resumed training
 
     @property
     def _trial(self) -> str:
@@ -120,7 +123,11 @@ class ResumeStudy:
             plain = self._resume(recording, RESUMED, Question(state=StateQuestion(), may_stop=True))
         is_brief = early_end.is_ended(plain.path)
         self._require_read(plain, interrupted)
-        others = [] if is_brief else self._other_facts(recording, interrupted, plain)
+        if not is_brief:
+            beside = self._beside_steps(recording, interrupted, plain)
+            others, self._ignored = later_differences(beside), beside.ignore_uses
+        else:
+            others = []
         offset, is_found = ResumedRun(plain).offset(recording, at)
         window = WINDOW + (ResumedRun(plain).first_difference(recording, offset) or 0)
         whole = WholeRun(recording, recording, offset)
@@ -170,6 +177,7 @@ class ResumeStudy:
             parts=parts,
             missing=list(missing),
             others=others,
+            ignores=[IgnoredAsDeclared(**use.document(), words=str(use)) for use in self._ignored],
             proved=is_proved,
             window=min(window, steps - offset),
             trials=self._trials,
@@ -197,15 +205,13 @@ class ResumeStudy:
                 " began anew; give the command that resumes it (--resume-with)"
             )
 
-    def _other_facts(
-        self, recording: RunDirectory, interrupted: RunDirectory, resumed: RunDirectory
-    ) -> list[OtherFact]:
-        """Return what differs beside the steps; the resumed training's files are still there."""
+    def _beside_steps(self, recording: RunDirectory, interrupted: RunDirectory, resumed: RunDirectory) -> Continuation:
+        """Return what is compared beside the steps; the resumed training's files are still there."""
         written = interrupted.outputs()
         paths = [file.path for file in written.files] if written is not None else []
         kept = frozenset(path for path in paths if os.path.lexists(self._fresh.directory / path))
         left = self._fresh.kept(INTERRUPTED) / self._fresh.directory.relative_to(self._fresh.root)
-        return later_differences(Continuation(recording, interrupted, resumed, left, kept))
+        return Continuation(recording, interrupted, resumed, left, kept, self._work.ignores)
 
     # Runs
 
@@ -356,7 +362,9 @@ class ResumeStudy:
                 return False, []
             outcome = compare_runs(whole, trial, is_whole=to_end, window=sys.maxsize if to_end else window)
             is_same = outcome.is_same and outcome.steps >= due
-            is_same = is_same and not (is_beside and self._other_facts(whole.recording, interrupted, trial))
+            is_same = is_same and not (
+                is_beside and later_differences(self._beside_steps(whole.recording, interrupted, trial))
+            )
             return is_same, outcome.candidates
 
         beside_variables = [part for part in candidates if part != VARIABLES]

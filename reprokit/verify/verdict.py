@@ -314,8 +314,10 @@ RULES = {  # of a gate
 def resumed_line(finding: ResumeFinding, missing: str, others: str) -> str:
     """Return whether a resumed training is the whole one; `missing` and `others` name what it lacks, what differs."""
     if finding.is_exact:
+        times = sum(ignored.times for ignored in finding.ignores)
+        but = f"; {times:,} difference{'s were' if times != 1 else ' was'} ignored as declared" if times else ""
         what = "in its steps, its files, what it printed and what it logged"
-        return f"exact: the resumed training is the whole one, bit for bit, {what}"
+        return f"exact: the resumed training is the whole one, bit for bit, {what}{but}"
     if finding.others and finding.first is None and not any(other.compared for other in finding.others):
         return f"not known to be exact: what was compared is the whole training's, and these were not: {others}"
     if finding.others and finding.first is None:

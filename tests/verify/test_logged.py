@@ -10,12 +10,13 @@ import jsonschema
 import pytest
 
 from reprokit.difference import BookkeepingKind, Difference, Verdict
-from reprokit.errors import NothingComparable
+from reprokit.errors import IgnoreRefused, NothingComparable
 from reprokit.model.outputs import OutputFile
 from reprokit.rundir import seal_file
 from reprokit.tolerance import Tolerance, Tolerances
 from reprokit.verify.compare.runs import Comparison, compare
 from reprokit.verify.compare.tracker_metrics import CATEGORY
+from reprokit.verify.ignores import declared
 from reprokit.verify.read.normalization import Normalizations, excluded
 from reprokit.verify.show.summary import document, summarize
 from tests.artifacts.test_logged import event, framed, history, version
@@ -156,6 +157,26 @@ def test_a_tolerance_for_metrics_holds_for_files_too(tmp_path: Path) -> None:
     paths = left.write(), right.write()
     assert compare(*paths, tolerances=wide).verdict is Verdict.TOLERATED
     assert compare(*paths, tolerances=narrow).verdict is Verdict.DIFFERENT
+
+
+def test_a_series_that_a_rule_names_may_differ_unless_it_is_a_result(tmp_path: Path) -> None:
+    sides = [
+        (
+            f"logs/events.out.tfevents.{n}.x.{n}.0",
+            version(1.0) + event(0, name, b"\x15" + struct.pack("<f", n / 4), 1.0),
+        )
+        for name in ("wait_hours", "train/loss")
+        for n in (1, 2)
+    ]
+    runs = [run_with(tmp_path / f"{number}", side).write() for number, side in enumerate(sides)]
+    waited = compare(runs[0], runs[1])
+    assert "--ignore 'logs/*:wait_hours'" in next(leaf.detail for leaf in category(waited).leaves())
+    rule = declared(["logs/*:wait_hours"], ())
+    assert compare(runs[0], runs[1], ignores=rule).identical
+    with pytest.raises(IgnoreRefused, match="train/loss in logs, which names a result"):
+        compare(runs[2], runs[3], ignores=declared(["logs/*:train"], ()))
+    with pytest.raises(IgnoreRefused):
+        declared(["logs/*:loss"], ())
 
 
 def test_what_is_a_tracker_s_own() -> None:

@@ -77,6 +77,10 @@ class FileBookkeeping:
             return ""
         return f"it may be a {kind.value}: if it is no result, --ignore '{self._path}:{name.text or '*'}' leaves it out"
 
+    def unnamed(self, place: str) -> str:
+        """Return what to do where a value without a name is no result."""
+        return f"nothing names it: if it is no result, --ignore '{self._path}:{place}' leaves it out"
+
     def lines(self) -> _FileLines:
         """Return a judge of the lines of the files."""
         return _FileLines(self._path, self._contexts)
