@@ -8,6 +8,7 @@ import msgspec
 
 from reprokit import rundir
 from reprokit.model.question import StepRange
+from reprokit.model.resumption import OtherFact
 from reprokit.rundir import RunDirectory
 
 FORMAT: Final = 1
@@ -72,6 +73,7 @@ class LocatedDivergence(msgspec.Struct, frozen=True, kw_only=True):
     known: list[str] = msgspec.field(default_factory=list)  # ids of known facts about the first divergent call
     cures: list[str] = msgspec.field(default_factory=list)
     notes: list[str] = msgspec.field(default_factory=list)
+    beside_trail: list[OtherFact] = msgspec.field(default_factory=list)  # where nothing parts, and other facts differ
 
 
 def write(run: RunDirectory, divergence: LocatedDivergence) -> None:

@@ -17,7 +17,7 @@ from reprokit.verify.compare.outputs import only_added
 from reprokit.verify.ignores import IgnoreUse, behind_verdict
 
 if TYPE_CHECKING:
-    from reprokit.model.resumption import ResumeFinding
+    from reprokit.model.resumption import OtherFact, ResumeFinding
     from reprokit.model.states import SwitchOption
     from reprokit.verify.compare.hosts import HostsComparison
     from reprokit.verify.compare.runs import Comparison
@@ -172,6 +172,12 @@ def tensors_proof(steps: int, seen: int, agreed: int, gaps: Mapping[str, Sequenc
         yield f"{agreed:,} values, which the trail does not see, are the same in a second replay"
     for reason, names in gaps.items():
         yield f"not proved: {len(names):,} values, first {names[0]}: the trail does not see them, and {reason}"
+
+
+def beside_trail_notes(which: str, facts: Sequence[OtherFact]) -> Iterator[str]:
+    """Yield in which categories two executions with equal trails differ, each with its first difference."""
+    for fact in facts:
+        yield f"note: {which} differ in what the trail does not see: {fact.fact}: {fact.name}: {fact.detail}"
 
 
 def coverage_words(batches: int, uses: Mapping[BatchUse, int]) -> str:

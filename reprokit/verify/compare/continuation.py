@@ -35,12 +35,11 @@ from reprokit.verify.compare.declared_outputs import DeclaredIgnores
 from reprokit.verify.compare.match import RunPair
 from reprokit.verify.compare.printed_lines import LineComparer, PrintedLine, ignored_by, printed_lines
 from reprokit.verify.compare.series_leaves import counted
-from reprokit.verify.ignores import Ignores, IgnoreUse, uses
+from reprokit.verify.ignores import NO_IGNORES, Ignores, IgnoreUse, uses
 from reprokit.verify.read import metric_lines
 from reprokit.verify.read.normalization import Normalizations
 from reprokit.verify.read.scan import MetricsScan, SeriesKey, natural, of_process, read
 
-NO_IGNORES = Ignores()
 MAX_NAMED = 1000
 MAX_LINES = 2_000_000  # of metrics.jsonl, without losses
 LONGEST = 160  # characters of a quoted line
