@@ -313,6 +313,7 @@ def of_run_name(name: Sequence[str]) -> bool:
 
 def of_process_id(name: Sequence[str]) -> bool:
     """Return whether a name is that of a process id."""
+    name = name[:-1] if name[-1:] == ("to",) else name  # "stats pid to 2625"
     return bool(name) and (name[-1] in PROCESS_IDS or list(name[-2:]) in (["process", "id"], ["thread", "id"]))
 
 

@@ -15,16 +15,24 @@ from reprokit.artifacts.compare import CompareOptions, FileSide
 from reprokit.artifacts.compare import compare as compare_files
 from reprokit.artifacts.elements import Limits, Siblings
 from reprokit.artifacts.sources import FileSource, digest
-from reprokit.difference import Difference, Verdict, compared, group, missing
+from reprokit.difference import BookkeepingKind, Difference, Exclusion, Verdict, bookkeeping, compared, group, missing
 from reprokit.errors import ReprokitError
 from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.printable import listed
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.added_content import compare_added, found_content
 from reprokit.verify.compare.declared_outputs import DeclaredFile
-from reprokit.verify.compare.file_bookkeeping import FileBookkeeping
+from reprokit.verify.compare.file_bookkeeping import FileBookkeeping, of_user
 from reprokit.verify.compare.match import RunPair
-from reprokit.verify.read.normalization import CONTAINERS, CONTENTS, Normalizations, excluded
+from reprokit.verify.read.normalization import (
+    CONTENTS,
+    TRACKER_ALONE,
+    TRACKER_LOG,
+    Normalizations,
+    excluded,
+    is_tracker_log,
+    is_tracker_settings,
+)
 from reprokit.verify.read.output_paths import OutputPaths
 from reprokit.verify.read.scan import natural
 
@@ -59,7 +67,8 @@ def compare(runs: RunPair) -> Difference:
                 tree = _compare_contents(runs, path, left_file, right_file, declared)
                 leaf = _with_contents(leaf, tree, runs)
             files = zip(runs.directories, (left_file, right_file), strict=True)
-            leaves.append(leaf if declared is None else declared.judged(leaf, files))
+            leaf = leaf if declared is None else declared.judged(leaf, files)
+            leaves.append(_without_tracker_log(leaf, is_whole=left_file is not None and right_file is not None))
     for leaf in _link_leaves(runs, left, right):
         declared = runs.declared.of_file(leaf.name)
         leaves.append(leaf if declared is None else declared.judged(leaf, ()))
@@ -68,6 +77,15 @@ def compare(runs: RunPair) -> Difference:
         texts = f"{left.left_out} files", f"{right.left_out} files"
         leaves.append(Difference("files beyond the bounds", verdict, *texts, "not compared"))
     return group("outputs", tuple(leaves))
+
+
+def _without_tracker_log(leaf: Difference, *, is_whole: bool) -> Difference:
+    """Return a leaf; where a log of a tracker differs, or only one run has what it keeps, as not compared."""
+    is_own = is_tracker_log(leaf.name) or (is_tracker_settings(leaf.name) and not is_whole)
+    if not (is_own and leaf.verdict.differs):
+        return leaf
+    why = TRACKER_LOG if is_whole else TRACKER_ALONE
+    return Difference(leaf.name, Verdict.NOT_RECORDED, leaf.left, leaf.right, why, exclusion=Exclusion.VOLATILE)
 
 
 def _link_leaves(runs: RunPair, left: OutputsFile, right: OutputsFile) -> Iterator[Difference]:
@@ -131,8 +149,11 @@ def _empty_directories(runs: RunPair) -> Iterator[str]:
 def comparable(outputs: OutputsFile | None) -> bool:
     """Return whether any file with a known digest is compared."""
     files = outputs.files if outputs is not None else ()
-    paths = (file.path for file in files if file.digest or file.content)
-    return any(excluded(path, Normalizations().path(path)) is None for path in paths)
+    paths = {file.path: Normalizations().path(file.path) for file in files if file.digest or file.content}
+    return any(
+        excluded(*names) is None and not (is_tracker_log(names[1]) or is_tracker_settings(names[1]))
+        for names in paths.items()
+    )
 
 
 def _by_path(outputs: OutputsFile, paths: OutputPaths) -> dict[str, list[OutputFile]]:
@@ -157,9 +178,8 @@ def _file_leaf(
         return compared(path, *texts, "the records of it contradict each other", same=is_same)
     were_read = left.digest and right.digest
     if were_read and left.content and (left.content, left.container) == (right.content, right.container):
-        normalizations.add(CONTAINERS)
         meaning = "same content; only time stamps of the container differ"
-        return Difference(path, Verdict.IDENTICAL, *texts, meaning)
+        return Difference(path, Verdict.BOOKKEEPING, *texts, meaning, kind=BookkeepingKind.DATE)
     if not were_read and (left.size == right.size or not all(file.digest or file.size for file in (left, right))):
         return Difference(path, Verdict.NOT_COMPARED, *texts, f"not compared: {left.note or right.note or 'not read'}")
     meaning = "other bytes" if left.size == right.size else "another size"
@@ -206,8 +226,10 @@ def _compare_contents(
         right_source.beside = _siblings(runs.directories[1], right.path, files)
         judge, accepted = FileBookkeeping(name, runs.contexts), runs.accepted("outputs")
         options = CompareOptions(accepted, accepted, declared=declared, judge=judge)
-        sides = FileSide(left_source, left.path), FileSide(right_source, right.path)
+        sides = FileSide(of_user(name, left_source), left.path), FileSide(of_user(name, right_source), right.path)
         tree = compare_files(name, *sides, options)
+        if not tree.verdict.not_bitwise and sides[0].source is not left_source:
+            return group(name, (bookkeeping(f"{name}/_wandb", "", "", BookkeepingKind.TRACKER),), "the tracker's own")
         return tree if not tree.verdict.differs else _by_what_was_found(runs, (left, right), sides, options, tree)
     return None
 
