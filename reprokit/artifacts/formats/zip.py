@@ -14,6 +14,7 @@ from reprokit.artifacts.decompression import BZIP2, DEFLATED, UnpackedSource
 from reprokit.artifacts.elements import Limits, NestedFile, Noise, Part, Siblings, Source, Value
 from reprokit.artifacts.formats import refers
 from reprokit.artifacts.sources import BytesSource, ChecksummedSource, blocks, piece, read_exactly
+from reprokit.difference import BookkeepingKind
 from reprokit.errors import ArtifactDamaged
 
 _END = struct.Struct("<4s4H2LH")
@@ -105,7 +106,7 @@ def part(member: ZipMember) -> Part:
 def noise(archive_members: Iterable[ZipMember]) -> Iterator[Noise]:
     """Yield digests of the metadata of members as noise."""
     members_by_name = sorted(archive_members, key=lambda member: member.name)
-    yield Noise("time stamps", _digest(f"{m.date}" for m in members_by_name))
+    yield Noise("time stamps", _digest(f"{m.date}" for m in members_by_name), BookkeepingKind.DATE)
     yield Noise("compression", _digest(f"{(m.method, m.flags & ~_UTF8)}" for m in members_by_name))
     attributes = (f"{(m.made_by, *m.attributes)} {_known_fields(m.extra).hex()}" for m in members_by_name)
     yield Noise("attributes", _digest(attributes))

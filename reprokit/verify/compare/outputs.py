@@ -14,6 +14,7 @@ from reprokit import private_keys, rundir
 from reprokit.artifacts.compare import CompareOptions, FileSide
 from reprokit.artifacts.compare import compare as compare_files
 from reprokit.artifacts.elements import Limits, Siblings
+from reprokit.artifacts.raw import AS_BYTES
 from reprokit.artifacts.sources import FileSource, digest
 from reprokit.difference import BookkeepingKind, Difference, Exclusion, Verdict, bookkeeping, compared, group, missing
 from reprokit.errors import ReprokitError
@@ -39,6 +40,7 @@ from reprokit.verify.read.scan import natural
 LARGEST = 4 << 30  # bytes of a file whose digest is computed again
 ADDED = "only_added"  # in the figures of files of which recordings found other content: whether that is left out
 MOST_NAMED = 3
+OTHER_BYTES = "other bytes"
 UNKNOWN = OutputFile(path="", size=0, digest="")
 
 
@@ -63,9 +65,13 @@ def compare(runs: RunPair) -> Difference:
                 continue
             leaf = _file_leaf(path, left_file, right_file, normalizations)
             declared = runs.declared.of_file(path, *(file.path for file in (left_file, right_file) if file))
-            if left_file is not None and right_file is not None and leaf.verdict.differs:
+            is_stamped = leaf.verdict is Verdict.BOOKKEEPING
+            if left_file is not None and right_file is not None and (leaf.verdict.differs or is_stamped):
                 tree = _compare_contents(runs, path, left_file, right_file, declared)
-                leaf = _with_contents(leaf, tree, runs)
+                if not is_stamped:
+                    leaf = _with_contents(leaf, tree, runs)
+                elif tree is not None and AS_BYTES not in tree.figures:
+                    leaf = _with_contents(compared(path, leaf.left, leaf.right, OTHER_BYTES, same=False), tree, runs)
             files = zip(runs.directories, (left_file, right_file), strict=True)
             leaf = leaf if declared is None else declared.judged(leaf, files)
             leaves.append(_without_tracker_log(leaf, is_whole=left_file is not None and right_file is not None))
@@ -178,11 +184,11 @@ def _file_leaf(
         return compared(path, *texts, "the records of it contradict each other", same=is_same)
     were_read = left.digest and right.digest
     if were_read and left.content and (left.content, left.container) == (right.content, right.container):
-        meaning = "same content; only time stamps of the container differ"
+        meaning = "the members are the same; time stamps of the container differ, or what is outside of them"
         return Difference(path, Verdict.BOOKKEEPING, *texts, meaning, kind=BookkeepingKind.DATE)
     if not were_read and (left.size == right.size or not all(file.digest or file.size for file in (left, right))):
         return Difference(path, Verdict.NOT_COMPARED, *texts, f"not compared: {left.note or right.note or 'not read'}")
-    meaning = "other bytes" if left.size == right.size else "another size"
+    meaning = OTHER_BYTES if left.size == right.size else "another size"
     return compared(path, *texts, meaning, same=False)
 
 
