@@ -330,7 +330,7 @@ def test_what_a_resumed_training_adds_or_says_of_itself_is_no_difference(tmp_pat
 @pytest.mark.slow
 def test_what_was_declared_may_differ_and_stands_in_the_verdict(tmp_path: Path) -> None:
     (tmp_path / "reprokit.toml").write_text('ignore_console = ["token [0-9]+"]\n')
-    options = ("--at", "12", "--ignore", "token.txt")
+    options: tuple[str, ...] = ("--at", "12", "--ignore", "token.txt")
     finding = found(resume(tmp_path, "pytorch_resumed_beside.py", "token", options=options), 0)
     applied = [(ignored["rule"], ignored["origin"], ignored["times"]) for ignored in finding["ignores"]]
     assert applied == [("token.txt", "the command line", 1), ("token [0-9]+", "reprokit.toml", 1)]

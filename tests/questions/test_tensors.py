@@ -78,7 +78,7 @@ def record(directory: Path, name: str, training: str, *options: str) -> Path:
 
 def ask(directory: Path, run: str, *words: str, status: int = 0) -> dict[str, Any]:
     done = Reprokit(directory).run("ask", run, *words, "--json")
-    assert done.returncode == status, done.stderr
+    assert done.returncode == status, done.stdout + done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
 

@@ -73,8 +73,11 @@ def compare_added(
     if not all(_begins_with(side.source, content.source) for side, content in zip(sides, found, strict=True)):
         return None
     head = _names_of_columns(name, found)
-    ends = [_behind(side.source, content.source.size, head) for side, content in zip(sides, found, strict=True)]
-    return compare(name, *(FileSide(end, side.name) for end, side in zip(ends, sides, strict=True)), options)
+    left, right = (
+        FileSide(_behind(side.source, content.source.size, head), side.name)
+        for side, content in zip(sides, found, strict=True)
+    )
+    return compare(name, left, right, options)
 
 
 def _begins_with(source: Source, start: Source) -> bool:

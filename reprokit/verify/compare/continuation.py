@@ -80,8 +80,8 @@ class Continuation:
             links = {link.path: link for link in (*earlier.links, *own.links)}
             right = replace(own, files=all_files, links=list(links.values()))
         scans, at_end = (MetricsScan(), MetricsScan()), (self.whole.outputs(), right)
-        how = Normalizations(), Tolerances(), DeclaredIgnores(self.ignores)
-        return RunPair((self.whole, self.resumed), *scans, (), *how, files_at_end=at_end)
+        runs, declared = (self.whole, self.resumed), DeclaredIgnores(self.ignores)
+        return RunPair(runs, *scans, (), Normalizations(), Tolerances(), declared, files_at_end=at_end)
 
     @cached_property
     def outputs(self) -> Difference:
@@ -168,10 +168,10 @@ def printed(runs: Continuation) -> Iterator[OtherFact]:
             continue
         for stream, name in enumerate(STREAMS):
             texts = (console.text([*of_run.first, *of_run.last], stream) for of_run in consoles)
-            streams = [_printed(text) for text in texts]
-            found = _first_difference(*streams, is_equal)
+            whole, interrupted, resumed = map(_printed, texts)
+            found = _first_difference(whole, interrupted, resumed, is_equal)
             if found is not None and runs.ignores.console:
-                found = _beside_declared(runs, streams)
+                found = _beside_declared(runs, (whole, interrupted, resumed))
             if found is not None:
                 yield OtherFact(fact="console", name=of_process(name, process), detail=found)
 

@@ -171,8 +171,10 @@ def _with_advice(
 ) -> Difference:
     """Return the leaf of a series; where its first values only look like bookkeeping, it says what to do."""
     pairs = zip(left or (), right or (), strict=False)
-    texts = next(([_text_of(point) for point in pair] for pair in pairs if pair[0] != pair[1]), None)
-    kind = resembles(value_name(name.series), *texts) if texts and leaf.verdict.differs else None
+    first = next((pair for pair in pairs if pair[0] != pair[1]), None)
+    if first is None or not leaf.verdict.differs:
+        return leaf
+    kind = resembles(value_name(name.series), _text_of(first[0]), _text_of(first[1]))
     if kind is None:
         return leaf
     advice = f"it may be a {kind.value}: if it is no result, --ignore '{name.place}/*:{name.series}' leaves it out"
