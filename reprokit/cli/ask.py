@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reprokit import rundir
 from reprokit.cli import options
 from reprokit.cli.output import print_json, stdout_kept
 from reprokit.cli.streams import ending_with
-from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
-from reprokit.printable import listed, printable
+from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
+from reprokit.core.printable import listed, printable
+from reprokit.run_files import rundir
 from reprokit.verify.verdict import beside_trail_notes, tensors_proof
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ def command(
     replay must give again, or it is saved as not proved. Exit codes: 0 all is proved or was given again, 1 not all,
     2 failure.
     """
-    from reprokit.launch.interruption import Interrupted
-    from reprokit.launch.messages import say
-    from reprokit.tensor_selection import selection_of_words
+    from reprokit.model.tensor_selection import selection_of_words
+    from reprokit.run.interruption import Interrupted
+    from reprokit.run.messages import say
 
     selection = selection_of_words(tensors, steps, mode, reduce, tensor_buffer)
     try:
@@ -71,10 +71,10 @@ def _asked(
 ) -> tuple[AnsweredReplay, AddedTensors, list[OtherFact]]:
     """Replay the recording beside it, take what is proved, and look at what the trail does not see."""
     from reprokit.cli.ignores import IgnoreRequest
-    from reprokit.launch.interruption import Interruption
     from reprokit.model.question import Question
     from reprokit.questions.replays import ask
     from reprokit.questions.tensors import add, has_unseen
+    from reprokit.run.interruption import Interruption
 
     question, ignores = Question(steps=selection.steps, tensors=selection), IgnoreRequest().ignores()
     with (

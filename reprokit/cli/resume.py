@@ -12,7 +12,7 @@ from reprokit.cli import ignores, options
 from reprokit.cli.ignores import IgnoreRequest
 from reprokit.cli.output import present, stdout_kept
 from reprokit.cli.streams import ending_with
-from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, NoCommand, UsageError
+from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, NoCommand, UsageError
 
 SIGNALS = ("INT", "TERM", "KILL")
 
@@ -68,11 +68,11 @@ def command(
     """
     from signal import Signals
 
-    from reprokit.launch.interruption import Interrupted, Interruption
-    from reprokit.launch.messages import say
     from reprokit.model.resumption import document
     from reprokit.questions.resume import ResumeStudy, ResumeWork, place_for
     from reprokit.questions.resume_text import print_finding
+    from reprokit.run.interruption import Interrupted, Interruption
+    from reprokit.run.messages import say
 
     if not context.obj:
         raise NoCommand("nothing to run; put the command behind --: reprokit resume -- python train.py")

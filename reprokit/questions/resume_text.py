@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import click
 
+from reprokit.core.printable import listed, printable
 from reprokit.model.resumption import PartSaid, ResumeFinding
-from reprokit.printable import listed, printable
 from reprokit.questions.state_answers import OTHERS, VARIABLES
-from reprokit.verify.compare.tracker_metrics import CATEGORY as TRACKED
+from reprokit.verify.categories.tracker_metrics import CATEGORY as TRACKED
 from reprokit.verify.verdict import NOT_PROVED, resumed_line
 
 KINDS = {"outputs": "file", "console": "what was printed"}  # of facts; others go by their names

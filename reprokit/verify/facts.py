@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
-from reprokit.difference import SIDES, Difference, IgnoredThing, Verdict
+from reprokit.core.difference import SIDES, Difference, IgnoredThing, Verdict
+from reprokit.core.tolerance import Tolerances
 from reprokit.model.resumption import OtherFact
 from reprokit.model.states import SwitchedPart
-from reprokit.rundir import RunDirectory
-from reprokit.tolerance import Tolerances
-from reprokit.verify.compare import (
+from reprokit.run_files.rundir import RunDirectory
+from reprokit.verify.categories import (
     command,
     console,
     continuation,
@@ -35,11 +35,11 @@ from reprokit.verify.compare import (
     tracker_metrics,
     weights,
 )
-from reprokit.verify.compare.continuation import Continuation
-from reprokit.verify.compare.declared_outputs import DeclaredIgnores
-from reprokit.verify.compare.match import RunPair, match
-from reprokit.verify.compare.resumption import Resumption
-from reprokit.verify.compare.trails import Key, TrailPair
+from reprokit.verify.categories.continuation import Continuation
+from reprokit.verify.categories.declared_outputs import DeclaredIgnores
+from reprokit.verify.categories.match import RunPair, match
+from reprokit.verify.categories.resumption import Resumption
+from reprokit.verify.categories.trails import Key, TrailPair
 from reprokit.verify.ignores import Ignores
 from reprokit.verify.read.metric_lines import OUTCOMES
 

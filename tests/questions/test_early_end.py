@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from reprokit import rundir
-from reprokit.launch.early_end import ANSWERED, ENOUGH, STEPPED
-from reprokit.rundir import RunDirectory
+from reprokit.run.early_end import ANSWERED, ENOUGH, STEPPED
+from reprokit.run_files import rundir
+from reprokit.run_files.rundir import RunDirectory
 from tests.questions.asking import asked
 from tests.support import Reprokit
 
@@ -33,7 +33,7 @@ def test_a_replay_ends_in_good_order_once_its_steps_are_over(tmp_path: Path) -> 
 AT_ITS_END = """
 import os, signal
 from reprokit.agent.questions import pass_over_interrupts
-from reprokit.launch import early_end
+from reprokit.run import early_end
 pass_over_interrupts()
 early_end.send([os.getpid()], signal.SIGINT)
 print("has written its answers")
