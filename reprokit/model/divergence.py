@@ -7,6 +7,9 @@ from typing import Final, Literal
 import msgspec
 
 from reprokit.model.question import StepRange
+from reprokit.model.resumption import OtherFact
+from reprokit.run_files import rundir
+from reprokit.run_files.rundir import RunDirectory
 
 FORMAT: Final = 1
 TITLE: Final = "The first divergent operator of two runs (reprokit locate --json)"
@@ -70,3 +73,14 @@ class LocatedDivergence(msgspec.Struct, frozen=True, kw_only=True):
     known: list[str] = msgspec.field(default_factory=list)  # ids of known facts about the first divergent call
     cures: list[str] = msgspec.field(default_factory=list)
     notes: list[str] = msgspec.field(default_factory=list)
+    beside_trail: list[OtherFact] = msgspec.field(default_factory=list)  # where nothing parts, and other facts differ
+
+
+def write(run: RunDirectory, divergence: LocatedDivergence) -> None:
+    """Write divergence.json into a run directory; raises CannotWriteRun."""
+    rundir.write_json(run.path / rundir.DIVERGENCE, divergence)
+
+
+def read(run: RunDirectory) -> LocatedDivergence | None:
+    """Return the content of divergence.json; None if the run has none."""
+    return run.decode(rundir.DIVERGENCE, LocatedDivergence) if run.has(rundir.DIVERGENCE) else None

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
+
+from reprokit.run_files import rundir
+from reprokit.run_files.rundir import RunDirectory
 
 FORMAT = 2
 EXACT: Final = "exact"
@@ -40,6 +44,16 @@ class OtherFact(msgspec.Struct, frozen=True, kw_only=True):
     compared: bool = True  # whether it could be compared: else only that it may be another one
 
 
+class IgnoredAsDeclared(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule of the user's, and how many differences after the steps it covers."""
+
+    option: str
+    rule: str
+    origin: str  # the command line, or a file
+    times: int
+    words: str
+
+
 class ResumeFinding(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a resumed training is the whole one, and which state it lacks if not."""
 
@@ -59,6 +73,7 @@ class ResumeFinding(msgspec.Struct, frozen=True, kw_only=True):
     parts: list[PartSaid] = []
     missing: list[str] = []  # smallest set of parts that makes the resumed training equal the whole one
     others: list[OtherFact] = []  # what else differs: files, what was printed, logged values, evaluations
+    ignores: list[IgnoredAsDeclared] = []  # what the user declared that it may differ
     proved: bool = False  # whether restoring `missing` was tried and had this effect
     window: int = 0  # number of steps compared in that trial
     trials: int = 0  # number of runs with restored parts
@@ -68,6 +83,16 @@ class ResumeFinding(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_exact(self) -> bool:
         return self.verdict == EXACT
+
+
+def write(directory: Path, finding: ResumeFinding) -> None:
+    """Write the finding into the directory of the whole run, without the paths of the other runs."""
+    rundir.write_json(directory / rundir.RESUMPTION, msgspec.structs.replace(finding, runs={}))
+
+
+def read(run: RunDirectory) -> ResumeFinding | None:
+    """Return the finding; None if the run is not the whole training of a resume study."""
+    return run.decode(rundir.RESUMPTION, ResumeFinding) if run.has(rundir.RESUMPTION) else None
 
 
 def document(finding: ResumeFinding) -> Any:

@@ -12,8 +12,10 @@ from enum import Enum
 from functools import cached_property
 
 from reprokit.core.difference import SIDES, Difference, IgnoredThing, Verdict
+from reprokit.core.tolerance import Tolerances
 from reprokit.model.resumption import OtherFact
 from reprokit.model.states import SwitchedPart
+from reprokit.run_files.rundir import RunDirectory
 from reprokit.verify.categories import (
     command,
     console,
@@ -34,9 +36,11 @@ from reprokit.verify.categories import (
     weights,
 )
 from reprokit.verify.categories.continuation import Continuation
-from reprokit.verify.categories.match import RunPair
+from reprokit.verify.categories.declared_outputs import DeclaredIgnores
+from reprokit.verify.categories.match import RunPair, match
 from reprokit.verify.categories.resumption import Resumption
 from reprokit.verify.categories.trails import Key, TrailPair
+from reprokit.verify.ignores import Ignores
 from reprokit.verify.read.metric_lines import OUTCOMES
 
 STEPS = frozenset({"loss", "epoch", "history"})  # kinds of lines that are written for steps
@@ -93,6 +97,7 @@ class FactCategory:
     later: Callable[[Continuation], Iterable[OtherFact]] | None = None  # what differs after a training is resumed
     from_start: bool = False  # whether its entries are counted from the start, by calls, steps or epochs
     switch: SwitchedPart | None = None  # what switches it off
+    beside_trail: bool = False  # whether questions, which rest on the trail, say where it differs
 
 
 def _of_processes(pair: PairedRuns, _categories: Categories) -> Iterator[str]:
@@ -139,7 +144,13 @@ FACTS: tuple[FactCategory, ...] = (
     FactCategory("command", Level.EXECUTION, lambda pair: (command.compare(pair.runs),)),
     FactCategory("environment", Level.EXECUTION, lambda pair: (environment.compare(pair.runs),)),
     FactCategory("entropy", Level.EXECUTION, lambda pair: (entropy.compare(pair.runs),)),
-    FactCategory("processes", Level.EXECUTION, lambda pair: (processes.compare(pair.runs),), gaps=_of_processes),
+    FactCategory(
+        "processes",
+        Level.EXECUTION,
+        lambda pair: (processes.compare(pair.runs),),
+        gaps=_of_processes,
+        beside_trail=True,
+    ),
     FactCategory("seeds", Level.EXECUTION, lambda pair: (seeds.compare(pair.runs),), from_start=True),
     FactCategory(
         samples.NAME,
@@ -157,6 +168,7 @@ FACTS: tuple[FactCategory, ...] = (
         lambda pair: (metrics.compare(pair.runs),),
         is_result=_has_values,
         later=lambda runs: continuation.values(runs, "epoch", "history", "log"),
+        beside_trail=True,
         from_start=True,
     ),
     FactCategory(
@@ -165,6 +177,7 @@ FACTS: tuple[FactCategory, ...] = (
         lambda pair: (weights.compare(pair.runs),),
         is_result=_has_values,
         later=continuation.weights,
+        beside_trail=True,
         from_start=True,
     ),
     FactCategory(
@@ -173,6 +186,7 @@ FACTS: tuple[FactCategory, ...] = (
         lambda pair: (evaluation.compare(pair.runs),),
         is_result=_has_values,
         later=continuation.evaluations,
+        beside_trail=True,
     ),
     FactCategory(
         tracker_metrics.CATEGORY,
@@ -180,6 +194,7 @@ FACTS: tuple[FactCategory, ...] = (
         lambda pair: tracker_metrics.compare(pair.runs),
         is_result=lambda _, categories: any(map(tracker_metrics.compared, categories)),
         later=continuation.logged,
+        beside_trail=True,
     ),
     FactCategory(
         random_states.NAME,
@@ -190,9 +205,10 @@ FACTS: tuple[FactCategory, ...] = (
         "outputs",
         Level.RESULT,
         lambda pair: (outputs.compare(pair.runs),),
-        gaps=lambda pair, _: outputs.beside(pair.runs),
+        gaps=lambda pair, categories: (note for tree in categories for note in outputs.beside(pair.runs, tree)),
         is_result=_has_outputs,
         later=continuation.files,
+        beside_trail=True,
     ),
     FactCategory(
         "snapshots",
@@ -207,9 +223,10 @@ FACTS: tuple[FactCategory, ...] = (
         gaps=lambda pair, categories: (note for tree in categories for note in console.notes(pair.runs, tree)),
         is_result=lambda _, categories: any(map(console.comparable, categories)),
         later=continuation.printed,
+        beside_trail=True,
         switch="console",
     ),
-    FactCategory("exit status", Level.EXECUTION, lambda pair: (status.compare(pair.runs),)),
+    FactCategory("exit status", Level.EXECUTION, lambda pair: (status.compare(pair.runs),), beside_trail=True),
     FactCategory("times", Level.BOOKKEEPING, lambda pair: (status.times(pair.runs),)),
 )
 BY_NAME = {fact.name: fact for fact in FACTS}
@@ -219,3 +236,18 @@ def later_differences(runs: Continuation) -> list[OtherFact]:
     """Return what differs beside the steps after a training was resumed; its files must still be there."""
     found = (other for fact in FACTS if fact.later is not None for other in fact.later(runs))
     return list(found)[: continuation.MAX_NAMED]
+
+
+def beside_trail(left: RunDirectory, right: RunDirectory, ignores: Ignores | None = None) -> list[OtherFact]:
+    """Return in which categories two runs to their ends differ beside their trails, each with its first difference."""
+    pair = PairedRuns(match(left, right, Tolerances(), DeclaredIgnores(ignores or Ignores())))
+    categories = [(fact.name, category) for fact in FACTS if fact.beside_trail for category in fact.compare(pair)]
+    pair.runs.declared.require_obeyed()
+    firsts = [(name, leaf) for name, category in categories if (leaf := category.first()) is not None]
+    return [OtherFact(fact=name, name=leaf.name, detail=leaf_words(leaf)) for name, leaf in firsts]
+
+
+def leaf_words(leaf: Difference) -> str:
+    """Return how the two values of a leaf differ, without its name."""
+    values = " against ".join(text or "nothing" for text in (leaf.left, leaf.right))
+    return values if leaf.is_sentence or not leaf.detail else leaf.detail
