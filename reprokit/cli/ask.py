@@ -15,10 +15,11 @@ from reprokit.cli.streams import ending_with
 from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
 from reprokit.core.printable import listed, printable
 from reprokit.run_files import rundir
-from reprokit.verify.verdict import tensors_proof
+from reprokit.verify.verdict import beside_trail_notes, tensors_proof
 
 if TYPE_CHECKING:
     from reprokit.model.question import TensorSelection
+    from reprokit.model.resumption import OtherFact
     from reprokit.questions.replays import AnsweredReplay
     from reprokit.questions.tensors import AddedTensors
 
@@ -52,27 +53,30 @@ def command(
     selection = selection_of_words(tensors, steps, mode, reduce, tensor_buffer)
     try:
         with stdout_kept(as_json):
-            replay, added = _asked(rundir.RunDirectory(run), selection)
+            replay, added, others = _asked(rundir.RunDirectory(run), selection)
     except Interrupted as interrupted:
         say(f"interrupted; nothing was added to {run}")
         sys.exit(128 + interrupted.number)
     is_open = added.unproved or added.differing or added.gaps or added.unmatched
     with ending_with(EXIT_IDENTICAL if replay.proof.holds and not is_open else EXIT_DIFFERENT):
         if as_json:
-            print_json(_document(replay, added))
+            print_json(_document(replay, added, others))
         else:
-            for line in _lines(run, replay, added):
+            for line in [*_lines(run, replay, added), *beside_trail_notes("the replay and the run", others)]:
                 click.echo(printable(line))
 
 
-def _asked(recording: rundir.RunDirectory, selection: TensorSelection) -> tuple[AnsweredReplay, AddedTensors]:
-    """Replay the recording beside it, and take what is proved."""
+def _asked(
+    recording: rundir.RunDirectory, selection: TensorSelection
+) -> tuple[AnsweredReplay, AddedTensors, list[OtherFact]]:
+    """Replay the recording beside it, take what is proved, and look at what the trail does not see."""
+    from reprokit.cli.ignores import IgnoreRequest
     from reprokit.model.question import Question
     from reprokit.questions.replays import ask
     from reprokit.questions.tensors import add, has_unseen
     from reprokit.run.interruption import Interruption
 
-    question = Question(steps=selection.steps, tensors=selection)
+    question, ignores = Question(steps=selection.steps, tensors=selection), IgnoreRequest().ignores()
     with (
         tempfile.TemporaryDirectory(prefix=".ask-", dir=recording.path.parent, ignore_cleanup_errors=True) as place,
         Interruption() as interruption,
@@ -80,7 +84,8 @@ def _asked(recording: rundir.RunDirectory, selection: TensorSelection) -> tuple[
         replay, second = ask(recording, question, Path(place) / "replay", interruption), None
         if has_unseen(replay, recording):
             second = ask(recording, question, Path(place) / "second", interruption, is_silent=True)
-        return replay, add(replay, recording, selection, second)
+        others = replay.beside_trail(recording, ignores) if replay.proof.holds else []
+        return replay, add(replay, recording, selection, second), others
 
 
 def _lines(run: Path, replay: AnsweredReplay, added: AddedTensors) -> list[str]:
@@ -109,7 +114,7 @@ def _lines(run: Path, replay: AnsweredReplay, added: AddedTensors) -> list[str]:
     return lines
 
 
-def _document(replay: AnsweredReplay, added: AddedTensors) -> dict[str, object]:
+def _document(replay: AnsweredReplay, added: AddedTensors, others: list[OtherFact]) -> dict[str, object]:
     diverged = replay.proof.diverged[:1]
     return {
         "added": added.values,
@@ -123,6 +128,7 @@ def _document(replay: AnsweredReplay, added: AddedTensors) -> dict[str, object]:
         "tensors": sorted(added.names),
         "steps": sorted(added.steps),
         "proved_steps": _proved_steps(replay, added),
+        "beside_trail": [{"fact": other.fact, "name": other.name, "detail": other.detail} for other in others],
         "parted": [{"step": first.step, "quantity": first.quantity, "process": first.process} for first in diverged],
     }
 

@@ -49,6 +49,7 @@ def mlflow(
 
     If the training opened a run of MLflow, that run gets the tags, else a new one that holds the command's
     options and the recorded metrics too. The report goes to its artifacts. Prints the id of MLflow's run.
+    Where a replay has replaced RUN's in a database in a file, the replay's run gets them.
     """
     from reprokit.evidence.export.mlflow import Target, export
     from reprokit.evidence.report.gather import gather
@@ -62,6 +63,8 @@ def mlflow(
         written = export(facts, paths, files, Target(tracking_uri, experiment_name, run_id))
     opened = "new run" if written.is_new else "run"
     click.echo(printable(f"{opened} {written.run} of MLflow in {_shown(written.store)}: {facts.verdict.outcome}"))
+    if written.replaced:
+        click.echo(f"RUN2 opened it; it has replaced {written.replaced}, which RUN opened, in that store")
 
 
 def _reports(facts: AuditFacts, directory: Path) -> list[Path]:

@@ -29,10 +29,12 @@ def command(
     Replays both and logs each call of an operator with digests of its inputs and outputs, in the steps
     around the one in which the runs part. Replays are made in pairs until one parts. RUN1 alone is
     replayed twice, or with its recording if it is a replay. Exits with 0 if no pair parts, 1 if one
-    does, 2 if the runs cannot be replayed as they were.
+    does, or if what the trail does not see differs (outputs, console, metrics, ends), 2 if the runs cannot be
+    replayed as they were.
     """
     import msgspec
 
+    from reprokit.cli.ignores import IgnoreRequest
     from reprokit.core.messages import say
     from reprokit.questions import divergence_text
     from reprokit.questions.locate import LocateOptions, locate
@@ -44,13 +46,15 @@ def command(
     left, right = RunDirectory(run1), None if run2 is None else RunDirectory(run2)
     if right is None and left.run.replay_of is not None:
         left, right = RunDirectory(recording_of(left)), left
+    options_of_search = LocateOptions(pairs, keep, eager, ignores=IgnoreRequest().ignores())
     try:
         with Interruption() as interruption:
-            divergence = locate(left, right, LocateOptions(pairs, keep, eager), interruption, say)
+            divergence = locate(left, right, options_of_search, interruption, say)
     except Interrupted as interrupted:
         say("interrupted; nothing was located")
         context.exit(128 + interrupted.number)
-    with ending_with(EXIT_DIFFERENT if divergence.processes else EXIT_IDENTICAL):
+    differs = divergence.processes or divergence.beside_trail
+    with ending_with(EXIT_DIFFERENT if differs else EXIT_IDENTICAL):
         if as_json:
             print_json(msgspec.to_builtins(divergence))
         else:

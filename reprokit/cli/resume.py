@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from reprokit.cli import options
+from reprokit.cli import ignores, options
+from reprokit.cli.ignores import IgnoreRequest
 from reprokit.cli.output import present, stdout_kept
 from reprokit.cli.streams import ending_with
 from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, NoCommand, UsageError
@@ -42,6 +43,7 @@ SIGNALS = ("INT", "TERM", "KILL")
     help="Link this file or directory into the copies of the checkout, instead of copying it. Repeatable.",
 )
 @options.NO_CALENDAR
+@ignores.options
 @options.output("DIR", "Keep the runs in DIR [default: removed if the resumed training is exact].")
 @options.json_option("Print one JSON document; the trainings print to stderr.")
 @click.pass_context
@@ -53,6 +55,7 @@ def command(
     resume_with: str | None,
     data: tuple[str, ...],
     calendar: bool,
+    declared: IgnoreRequest,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -85,6 +88,7 @@ def command(
         signal=Signals[f"SIG{signal_name}"],
         data=tuple(map(os.path.abspath, data)),
         calendar=calendar,
+        ignores=declared.ignores(),
     )
     try:
         with stdout_kept(as_json), Interruption() as interruption:

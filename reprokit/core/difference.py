@@ -65,6 +65,7 @@ class BookkeepingKind(Enum):
     DIRECTORY = "directory name"
     TEMPORARY_NAME = "temporary name"
     PROGRESS = "progress bar"
+    TRACKER = "tracker value"  # what an experiment tracker keeps of the machine and of itself
 
     def counted(self, number: int) -> str:
         """Return a number of these, such as "3 addresses"."""

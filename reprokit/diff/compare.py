@@ -190,10 +190,12 @@ def _by_format(
     )
 
 
-def compare_parts(name: str, left: Iterable[Part], right: Iterable[Part], options: CompareOptions) -> Difference:
+def compare_parts(
+    name: str, left: Iterable[Part], right: Iterable[Part], options: CompareOptions, format_: Format | None = None
+) -> Difference:
     """Compare two sequences of parts; raises ArtifactDamaged if they cannot be read."""
     sides = _with_keys("left", left, options.limits), _with_keys("right", right, options.limits)
-    return _Comparison(name, (name, name), options, 0, None).of(*sides)
+    return _Comparison(name, (name, name), options, 0, format_).of(*sides)
 
 
 def _parts(side: str, format_: Format, file: FileSide, limits: Limits) -> Iterator[tuple[Key, Part]]:

@@ -119,6 +119,9 @@ class BookkeepingJudge(Protocol):
     def advice(self, path: str, texts: tuple[str, str]) -> str:
         """Return what to do where two values only look like bookkeeping; else an empty text."""
 
+    def unnamed(self, place: str) -> str:
+        """Return what to do where a value without a name, such as that of a column, is no result."""
+
     def lines(self) -> LineJudge:
         """Return a judge of the lines of the file."""
 

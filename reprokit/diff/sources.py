@@ -5,6 +5,7 @@ Files are read, never mapped: truncating a mapped file would kill its readers wi
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import stat
@@ -149,6 +150,14 @@ def blocks(source: Source, start: int = 0) -> Iterator[bytes]:
     """Yield all bytes from `start` on, in blocks."""
     for offset in range(start, source.size, BLOCK):
         yield read_exactly(source, offset, min(BLOCK, source.size - offset))
+
+
+def digest(source: Source) -> str:
+    """Return the SHA-256 of all bytes, as run directories name it."""
+    sum_ = hashlib.sha256()
+    for block in blocks(source):
+        sum_.update(block)
+    return f"sha256:{sum_.hexdigest()}"
 
 
 def read_whole(source: Source, limit: int, what: str = "it") -> bytes:

@@ -179,7 +179,8 @@ class Check:
         yield from _guarded(REQUIRED, self._unpatched())
         yield from _guarded(REQUIRED, self._forbidden())
         place, data = self._run_path("resume"), tuple(str(self._work.base / path) for path in self._training.data)
-        resumed = exact_resume.judge(self._training, self._directory, place, data, self._interruption)
+        what = self._training, self._directory, place, data, self._work.ignores
+        resumed = exact_resume.judge(*what, self._interruption)
         yield from _guarded(REQUIRED, resumed)
 
     # Runs

@@ -11,18 +11,29 @@ from reprokit.gate.trainings import GateTraining
 from reprokit.questions.resume import ResumeStudy, ResumeWork
 from reprokit.questions.resume_text import verdict
 from reprokit.run.interruption import Interruption
+from reprokit.verify.ignores import Ignores
 from reprokit.verify.verdict import EXACT_RESUME
 
 
 def judge(
-    training: GateTraining, directory: Path, place: Path, data: tuple[str, ...], interruption: Interruption
+    training: GateTraining,
+    directory: Path,
+    place: Path,
+    data: tuple[str, ...],
+    ignores: Ignores,
+    interruption: Interruption,
 ) -> Iterator[Case]:
     """Yield the case if it is required; the runs are kept if it fails."""
     if not training.require.exact_resume:
         return
     place.mkdir(parents=True, mode=0o700)
     work = ResumeWork(
-        command=training.command, resume_command=training.command, directory=directory, place=place, data=data
+        command=training.command,
+        resume_command=training.command,
+        directory=directory,
+        place=place,
+        data=data,
+        ignores=ignores,
     )
     finding = ResumeStudy(work, interruption).find()
     words = verdict(finding)

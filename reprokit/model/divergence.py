@@ -7,6 +7,7 @@ from typing import Final, Literal
 import msgspec
 
 from reprokit.model.question import StepRange
+from reprokit.model.resumption import OtherFact
 
 FORMAT: Final = 1
 TITLE: Final = "The first divergent operator of two runs (reprokit locate --json)"
@@ -70,3 +71,4 @@ class LocatedDivergence(msgspec.Struct, frozen=True, kw_only=True):
     known: list[str] = msgspec.field(default_factory=list)  # ids of known facts about the first divergent call
     cures: list[str] = msgspec.field(default_factory=list)
     notes: list[str] = msgspec.field(default_factory=list)
+    beside_trail: list[OtherFact] = msgspec.field(default_factory=list)  # where nothing parts, and other facts differ

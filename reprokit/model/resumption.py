@@ -40,6 +40,16 @@ class OtherFact(msgspec.Struct, frozen=True, kw_only=True):
     compared: bool = True  # whether it could be compared: else only that it may be another one
 
 
+class IgnoredAsDeclared(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule of the user's, and how many differences after the steps it covers."""
+
+    option: str
+    rule: str
+    origin: str  # the command line, or a file
+    times: int
+    words: str
+
+
 class ResumeFinding(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a resumed training is the whole one, and which state it lacks if not."""
 
@@ -59,6 +69,7 @@ class ResumeFinding(msgspec.Struct, frozen=True, kw_only=True):
     parts: list[PartSaid] = []
     missing: list[str] = []  # smallest set of parts that makes the resumed training equal the whole one
     others: list[OtherFact] = []  # what else differs: files, what was printed, logged values, evaluations
+    ignores: list[IgnoredAsDeclared] = []  # what the user declared that it may differ
     proved: bool = False  # whether restoring `missing` was tried and had this effect
     window: int = 0  # number of steps compared in that trial
     trials: int = 0  # number of runs with restored parts

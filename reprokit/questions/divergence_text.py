@@ -7,12 +7,14 @@ from pathlib import Path
 
 from reprokit.core.printable import printable
 from reprokit.model.divergence import MAX_LISTED, LocatedCall, LocatedDivergence, ProcessDivergence
+from reprokit.verify.verdict import beside_trail_notes
 
 
 def lines(located: LocatedDivergence) -> Iterator[str]:
     """Yield the lines to print."""
     if not located.processes:
         yield _same(located)
+        yield from (f"  {printable(note, 400)}" for note in beside_trail_notes("the runs", located.beside_trail))
     for number, process in enumerate(located.processes[:MAX_LISTED]):
         yield from _process(located, process, is_first=number == 0)
     yield from (f"  note: {printable(note, 400)}" for note in located.notes[:MAX_LISTED])

@@ -18,6 +18,7 @@ from reprokit.diff.files import diff
 from reprokit.knowledge import Fact
 from reprokit.model.divergence import MAX_LISTED, LocatedCall, LocatedDivergence, OutputsDiffer, ProcessDivergence
 from reprokit.model.question import KeptOperator, OperatorQuestion, Question, StepRange
+from reprokit.model.resumption import OtherFact
 from reprokit.profiling import cures
 from reprokit.questions import collective_inputs, operator_logs
 from reprokit.questions.divergence_text import without_effect
@@ -31,6 +32,8 @@ from reprokit.run.replay_plan import changed_code
 from reprokit.run_files import answers
 from reprokit.run_files.home import recording_of
 from reprokit.run_files.rundir import ANSWERS, TRAIL, RunDirectory
+from reprokit.verify.facts import beside_trail
+from reprokit.verify.ignores import NO_IGNORES, Ignores
 
 SMALL = 32  # up to this diverging step, all steps from the first are logged
 BEFORE, AFTER = 1, 16  # steps logged before and after the one in which runs diverge
@@ -52,6 +55,7 @@ class LocateOptions:
     keep: Path | None = None  # the directory that gets the guilty call's inputs and outputs
     eager: bool = False  # execute compiled functions operator by operator
     outputs: bool = True  # replay again, to compare the guilty call's outputs
+    ignores: Ignores = NO_IGNORES  # what the user declared that it may differ beside the trail
 
 
 @dataclass(frozen=True)
@@ -159,6 +163,7 @@ class _LocateSearch:
         self._require_code()
         number = 0
         for number in range(1, self._options.pairs + 1):
+            shutil.rmtree(place / str(number - 1), ignore_errors=True)
             pair = self._pair(place / str(number), f"pair {number} of up to {self._options.pairs}")
             divergences = pair.divergences
             if divergences:
@@ -170,7 +175,6 @@ class _LocateSearch:
                 self._require_proof(pair)
             if self._are_equal and all(replay.proof.holds for replay in pair.replays):
                 break
-            shutil.rmtree(place / str(number), ignore_errors=True)
         self._require_proof(pair)
         return self._document(pair, [], number, None)
 
@@ -321,7 +325,15 @@ class _LocateSearch:
             known=[fact.id for fact in facts],
             cures=list(dict.fromkeys(patches)),
             notes=list(self._notes),
+            beside_trail=[] if divergences else self._beside_trail(pair),
         )
+
+    def _beside_trail(self, pair: ReplayPair) -> list[OtherFact]:
+        """Return what else differs in both runs, or in both replays of the only one if these went on to their ends."""
+        if self._runs[0].path != self._runs[1].path:
+            return beside_trail(*self._runs, self._options.ignores)
+        left, right = pair.replays
+        return right.beside_trail(left.run, self._options.ignores) if left.is_whole else []
 
     def _note_proof(self, pair: ReplayPair, divergence: ThreadDivergence) -> None:
         """Note if a replay had diverged from its recording before the located call."""

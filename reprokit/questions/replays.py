@@ -13,6 +13,7 @@ from reprokit.core.errors import NotReplayable
 from reprokit.core.tolerance import Tolerances
 from reprokit.model.plan import ReplayStart
 from reprokit.model.question import Question
+from reprokit.model.resumption import OtherFact
 from reprokit.questions.proof import ReplayProof, prove, with_end_weights
 from reprokit.run.early_end import ENOUGH
 from reprokit.run.interruption import Interruption
@@ -23,6 +24,8 @@ from reprokit.run_files import trails
 from reprokit.run_files.rundir import ANSWERS, RunDirectory
 from reprokit.verify.categories import script_variables
 from reprokit.verify.categories.match import match
+from reprokit.verify.facts import beside_trail
+from reprokit.verify.ignores import Ignores
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,15 @@ class AnsweredReplay:
     launch_result: LaunchResult
     proof: ReplayProof
     changes: tuple[str, ...] = ()  # since the recording
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether it went on to its end, and was not ended by its question."""
+        return self.launch_result.ended.exit_code == 0 and not self.run.has(f"{ANSWERS}/{ENOUGH}")
+
+    def beside_trail(self, recording: RunDirectory, ignores: Ignores) -> list[OtherFact]:
+        """Return what else of a whole replay is not as its recording has it: the trail sees nothing of it."""
+        return beside_trail(recording, self.run, ignores) if self.is_whole else []
 
 
 def ask(

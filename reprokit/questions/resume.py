@@ -29,7 +29,7 @@ from reprokit.core.printable import listed
 from reprokit.core.version import VERSION
 from reprokit.model.plan import RECORD, Plan, ReplayStart
 from reprokit.model.question import InterruptionAsked, Question, StateQuestion, StepRange
-from reprokit.model.resumption import EXACT, NOT_EXACT, OtherFact, ResumeFinding
+from reprokit.model.resumption import EXACT, NOT_EXACT, IgnoredAsDeclared, OtherFact, ResumeFinding
 from reprokit.questions.resumed_run import NAMED, ResumedRun, ResumeOutcome, WholeRun, compare_runs
 from reprokit.questions.state_answers import DATA, LATENT, LOADER, PARTS, RANDOM, VARIABLES, variable_of
 from reprokit.run import early_end
@@ -44,6 +44,7 @@ from reprokit.run_files.names import read as paths_read
 from reprokit.run_files.rundir import ANSWERS, RunDirectory
 from reprokit.verify.categories.continuation import Continuation
 from reprokit.verify.facts import later_differences
+from reprokit.verify.ignores import Ignores, IgnoreUse
 
 T = TypeVar("T")
 
@@ -72,6 +73,7 @@ class ResumeWork(msgspec.Struct, frozen=True, kw_only=True):
     signal: signal.Signals = signal.SIGINT
     data: tuple[str, ...] = ()
     calendar: bool = True  # whether replays are told the recorded time of day
+    ignores: Ignores = Ignores()  # what the user declared that it may differ beside the steps
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ class ResumeStudy:
         self._runs: dict[str, str] = {}
         self._trials = 0
         self._begun = 0  # trainings
+        self._ignored = tuple(IgnoreUse(rule, ()) for rule in work.ignores.rules)  # after the first resumed training
 
     @property
     def _trial(self) -> str:
@@ -119,7 +122,11 @@ class ResumeStudy:
             plain = self._resume(recording, RESUMED, Question(state=StateQuestion(), may_stop=True))
         is_brief = early_end.is_ended(plain.path)
         self._require_read(plain, interrupted)
-        others = [] if is_brief else self._other_facts(recording, interrupted, plain)
+        if not is_brief:
+            beside = self._beside_steps(recording, interrupted, plain)
+            others, self._ignored = later_differences(beside), beside.ignore_uses
+        else:
+            others = []
         offset, is_found = ResumedRun(plain).offset(recording, at)
         window = WINDOW + (ResumedRun(plain).first_difference(recording, offset) or 0)
         whole = WholeRun(recording, recording, offset)
@@ -169,6 +176,7 @@ class ResumeStudy:
             parts=parts,
             missing=list(missing),
             others=others,
+            ignores=[IgnoredAsDeclared(**use.document(), words=str(use)) for use in self._ignored],
             proved=is_proved,
             window=min(window, steps - offset),
             trials=self._trials,
@@ -196,15 +204,13 @@ class ResumeStudy:
                 " began anew; give the command that resumes it (--resume-with)"
             )
 
-    def _other_facts(
-        self, recording: RunDirectory, interrupted: RunDirectory, resumed: RunDirectory
-    ) -> list[OtherFact]:
-        """Return what differs beside the steps; the resumed training's files are still there."""
+    def _beside_steps(self, recording: RunDirectory, interrupted: RunDirectory, resumed: RunDirectory) -> Continuation:
+        """Return what is compared beside the steps; the resumed training's files are still there."""
         written = interrupted.outputs()
         paths = [file.path for file in written.files] if written is not None else []
         kept = frozenset(path for path in paths if os.path.lexists(self._fresh.directory / path))
         left = self._fresh.kept(INTERRUPTED) / self._fresh.directory.relative_to(self._fresh.root)
-        return later_differences(Continuation(recording, interrupted, resumed, left, kept))
+        return Continuation(recording, interrupted, resumed, left, kept, self._work.ignores)
 
     # Runs
 
@@ -355,7 +361,9 @@ class ResumeStudy:
                 return False, []
             outcome = compare_runs(whole, trial, is_whole=to_end, window=sys.maxsize if to_end else window)
             is_same = outcome.is_same and outcome.steps >= due
-            is_same = is_same and not (is_beside and self._other_facts(whole.recording, interrupted, trial))
+            is_same = is_same and not (
+                is_beside and later_differences(self._beside_steps(whole.recording, interrupted, trial))
+            )
             return is_same, outcome.candidates
 
         beside_variables = [part for part in candidates if part != VARIABLES]

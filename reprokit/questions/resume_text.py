@@ -9,11 +9,17 @@ import click
 from reprokit.core.printable import listed, printable
 from reprokit.model.resumption import PartSaid, ResumeFinding
 from reprokit.questions.state_answers import OTHERS, VARIABLES
+from reprokit.verify.categories.tracker_metrics import CATEGORY as TRACKED
 from reprokit.verify.verdict import NOT_PROVED, resumed_line
 
 KINDS = {"outputs": "file", "console": "what was printed"}  # of facts; others go by their names
 NAMED, NAMED_VARIABLES = 3, 12  # names of a part, and of the script's variables if none is proved to be missing
 MOST_OTHERS = 20
+DECLARED = {  # by fact: what declares that it may differ
+    "outputs": "--ignore GLOB[:KEY]",
+    TRACKED: "--ignore GLOB[:KEY]",
+    "console": "--ignore-console REGEX",
+}
 WORDS = {
     "parameters": "the parameters of the model",
     "buffers": "the buffers of the model",
@@ -63,6 +69,10 @@ def lines(finding: ResumeFinding) -> Iterator[str]:
             yield f"  {'differs after it' if other.compared else 'not compared'}: {other.name}: {other.detail}"
         if any(other.compared for other in finding.others):
             yield "  (left: the whole training; right: the resumed one)"
+        options = dict.fromkeys(DECLARED[other.fact] for other in finding.others if other.fact in DECLARED)
+        if options:
+            yield f"  what of it is no result may be declared: {', '.join(options)}"
+    yield from (f"  ignored: {ignored.words}" for ignored in finding.ignores)
     yield from (f"  note: {note}" for note in finding.notes)
     if finding.runs:
         yield f"  runs: {finding.runs['whole'].rpartition('/')[0]}"

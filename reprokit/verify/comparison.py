@@ -12,6 +12,8 @@ from reprokit.run_files.rundir import RunDirectory
 from reprokit.verify.ignores import IgnoreUse, together
 from reprokit.verify.read.execution import SharedTrait, shared
 
+ADDED = "only_added"  # in the figures of files of which recordings found other content: whether that is left out
+
 
 class Level(Enum):
     """What a fact is about."""
@@ -80,3 +82,8 @@ class HostsComparison:
     def ignores(self) -> tuple[IgnoreUse, ...]:
         """Return how often the user's rules applied on all hosts."""
         return together(comparison.ignores for comparison in self.hosts.values())
+
+
+def only_added(category: Difference) -> list[str]:
+    """Return the files of which only what the recordings added is compared."""
+    return [file.name for file in category.children if file.figures.get(ADDED)]

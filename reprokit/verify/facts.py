@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from reprokit.core.difference import SIDES, Difference, IgnoredThing, Verdict
+from reprokit.core.tolerance import Tolerances
 from reprokit.model.resumption import OtherFact
 from reprokit.model.states import SwitchedPart
 from reprokit.run_files.rundir import RunDirectory
@@ -36,10 +37,12 @@ from reprokit.verify.categories import (
     weights,
 )
 from reprokit.verify.categories.continuation import Continuation
-from reprokit.verify.categories.match import RunPair
+from reprokit.verify.categories.declared_outputs import DeclaredIgnores
+from reprokit.verify.categories.match import RunPair, match
 from reprokit.verify.categories.resumption import Resumption
 from reprokit.verify.categories.trails import Key, TrailPair
 from reprokit.verify.comparison import Level
+from reprokit.verify.ignores import Ignores
 from reprokit.verify.read.metric_lines import OUTCOMES
 from reprokit.verify.read.scan import MetricsScan
 
@@ -95,6 +98,7 @@ class FactCategory:
     why_absent: Callable[[RunPair, Categories], Iterable[str]] = lambda _runs, _categories: ()  # where nothing is
     basis: str = ""  # in words, where a verdict rests on it without metrics and weights
     is_evidence: bool = True  # whether it alone shows that something of its level was compared
+    beside_trail: bool = False  # whether questions, which rest on the trail, say where it differs
 
 
 def _of_processes(pair: PairedRuns, _categories: Categories) -> Iterator[str]:
@@ -162,6 +166,7 @@ FACTS: tuple[FactCategory, ...] = (
         lambda pair: (processes.compare(pair.runs),),
         gaps=_of_processes,
         failure=ranks.failure,
+        beside_trail=True,
     ),
     FactCategory("seeds", Level.EXECUTION, lambda pair: (seeds.compare(pair.runs),), from_start=True),
     FactCategory(
@@ -181,6 +186,7 @@ FACTS: tuple[FactCategory, ...] = (
         is_result=_has_values,
         has_values=lambda runs, _: runs.has(OUTCOMES),
         later=lambda runs: continuation.values(runs, "epoch", "history", "log"),
+        beside_trail=True,
         from_start=True,
     ),
     FactCategory(
@@ -189,6 +195,7 @@ FACTS: tuple[FactCategory, ...] = (
         lambda pair: (weights.compare(pair.runs),),
         is_result=_has_values,
         later=continuation.weights,
+        beside_trail=True,
         from_start=True,
     ),
     FactCategory(
@@ -197,6 +204,7 @@ FACTS: tuple[FactCategory, ...] = (
         lambda pair: (evaluation.compare(pair.runs),),
         is_result=_has_values,
         later=continuation.evaluations,
+        beside_trail=True,
     ),
     FactCategory(
         tracker_metrics.CATEGORY,
@@ -205,6 +213,7 @@ FACTS: tuple[FactCategory, ...] = (
         is_result=lambda _, categories: any(map(tracker_metrics.compared, categories)),
         has_values=lambda _, tree: any(map(tracker_metrics.compared, tree.children)),
         later=continuation.logged,
+        beside_trail=True,
     ),
     FactCategory(
         random_states.NAME,
@@ -216,11 +225,12 @@ FACTS: tuple[FactCategory, ...] = (
         "outputs",
         Level.RESULT,
         lambda pair: (outputs.compare(pair.runs),),
-        gaps=lambda pair, _: outputs.beside(pair.runs),
+        gaps=lambda pair, categories: (note for tree in categories for note in outputs.beside(pair.runs, tree)),
         notes=lambda _, tree: outputs.not_compared(child_of(tree, "outputs")),
         basis="the outputs",
         is_result=_has_outputs,
         later=continuation.files,
+        beside_trail=True,
     ),
     FactCategory(
         "snapshots",
@@ -238,12 +248,14 @@ FACTS: tuple[FactCategory, ...] = (
         why_absent=lambda runs, categories: console.why_absent(runs, categories[0]),
         basis="what was printed",
         later=continuation.printed,
+        beside_trail=True,
         switch="console",
     ),
     FactCategory(
         "exit status",
         Level.EXECUTION,
         lambda pair: (status.compare(pair.runs),),
+        beside_trail=True,
         notes=lambda pair, _: status.notes(*pair.runs.files),
     ),
     FactCategory("times", Level.BOOKKEEPING, lambda pair: (status.times(pair.runs),)),
@@ -282,3 +294,18 @@ def _training(
         if trails.is_before(trail_category, samples.step_of(samples_category))
         else (samples_category, *ordered)
     )
+
+
+def beside_trail(left: RunDirectory, right: RunDirectory, ignores: Ignores | None = None) -> list[OtherFact]:
+    """Return in which categories two runs to their ends differ beside their trails, each with its first difference."""
+    pair = PairedRuns(match(left, right, Tolerances(), DeclaredIgnores(ignores or Ignores())))
+    categories = [(fact.name, category) for fact in FACTS if fact.beside_trail for category in fact.compare(pair)]
+    pair.runs.declared.require_obeyed()
+    firsts = [(name, leaf) for name, category in categories if (leaf := category.first()) is not None]
+    return [OtherFact(fact=name, name=leaf.name, detail=leaf_words(leaf)) for name, leaf in firsts]
+
+
+def leaf_words(leaf: Difference) -> str:
+    """Return how the two values of a leaf differ, without its name."""
+    values = " against ".join(text or "nothing" for text in (leaf.left, leaf.right))
+    return values if leaf.is_sentence or not leaf.detail else leaf.detail

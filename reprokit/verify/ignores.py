@@ -143,6 +143,9 @@ class Ignores:
         )
 
 
+NO_IGNORES = Ignores()
+
+
 def declared(outputs: Iterable[str], console: Iterable[str], origin: str = COMMAND_LINE) -> Ignores:
     """Return the rules of these texts; raises IgnoreRefused for what may not be ignored, ValueError for bad syntax."""
     return Ignores(

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from reprokit.core.difference import BookkeepingKind, Difference, Verdict
+from reprokit.core.printable import listed
 from reprokit.run_files.ledgers import BatchUse
-from reprokit.verify.comparison import Comparison, HostsComparison, Level
+from reprokit.verify.comparison import Comparison, HostsComparison, Level, only_added
 from reprokit.verify.ignores import IgnoreUse, behind_verdict
 
 if TYPE_CHECKING:
-    from reprokit.model.resumption import ResumeFinding
+    from reprokit.model.resumption import OtherFact, ResumeFinding
     from reprokit.model.states import SwitchOption
 
 NOT_BITWISE = "not bitwise identical; within the tolerance asked for"
@@ -55,7 +56,9 @@ def _behind(comparison: Comparison, ignores: Sequence[IgnoreUse]) -> str:
     """Return what qualifies a verdict: what was ignored, what was switched off, and processes that went on."""
     outliving = [run.run.outliving_processes for run in (comparison.left, comparison.right)]
     late = "; processes outlived the command, and what they wrote later is not compared" * any(outliving)
-    return behind_verdict(ignores) + switched_off_words(comparison.switched_off) + late
+    added = [name for category in comparison.tree.children for name in only_added(category)]
+    found = f"; of {listed(added, 1)} only what each run added is compared" if added else ""
+    return behind_verdict(ignores) + found + switched_off_words(comparison.switched_off) + late
 
 
 def switched_off_words(options: Sequence[SwitchOption]) -> str:
@@ -164,6 +167,12 @@ def tensors_proof(steps: int, seen: int, agreed: int, gaps: Mapping[str, Sequenc
         yield f"{agreed:,} values, which the trail does not see, are the same in a second replay"
     for reason, names in gaps.items():
         yield f"not proved: {len(names):,} values, first {names[0]}: the trail does not see them, and {reason}"
+
+
+def beside_trail_notes(which: str, facts: Sequence[OtherFact]) -> Iterator[str]:
+    """Yield in which categories two executions with equal trails differ, each with its first difference."""
+    for fact in facts:
+        yield f"note: {which} differ in what the trail does not see: {fact.fact}: {fact.name}: {fact.detail}"
 
 
 def coverage_words(batches: int, uses: Mapping[BatchUse, int]) -> str:
@@ -306,8 +315,10 @@ RULES = {  # of a gate
 def resumed_line(finding: ResumeFinding, missing: str, others: str) -> str:
     """Return whether a resumed training is the whole one; `missing` and `others` name what it lacks, what differs."""
     if finding.is_exact:
+        times = sum(ignored.times for ignored in finding.ignores)
+        but = f"; {times:,} difference{'s were' if times != 1 else ' was'} ignored as declared" if times else ""
         what = "in its steps, its files, what it printed and what it logged"
-        return f"exact: the resumed training is the whole one, bit for bit, {what}"
+        return f"exact: the resumed training is the whole one, bit for bit, {what}{but}"
     if finding.others and finding.first is None and not any(other.compared for other in finding.others):
         return f"not known to be exact: what was compared is the whole training's, and these were not: {others}"
     if finding.others and finding.first is None:

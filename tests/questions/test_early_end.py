@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -27,3 +28,19 @@ def test_a_replay_ends_in_good_order_once_its_steps_are_over(tmp_path: Path) -> 
     assert proof.holds
     assert 4 <= sum(proof.steps.values()) < 3000
     assert RunDirectory(tmp_path / "replay").run.exit_code == 0
+
+
+AT_ITS_END = """
+import os, signal
+from reprokit.agent.questions import pass_over_interrupts
+from reprokit.run import early_end
+pass_over_interrupts()
+early_end.send([os.getpid()], signal.SIGINT)
+print("has written its answers")
+"""
+
+
+def test_a_replay_that_writes_its_last_answers_is_not_killed_by_the_interrupt_that_ends_it() -> None:
+    """A process that ignores interrupts would get SIGTERM."""
+    done = subprocess.run([sys.executable, "-c", AT_ITS_END], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "has written its answers\n"), done.stderr

@@ -167,6 +167,22 @@ def test_what_a_recurrent_layer_leaves_unfilled_is_no_divergence(tmp_path: Path)
     assert "each of which is its recording" in done.stdout
 
 
+@pytest.mark.slow
+def test_what_the_trail_does_not_see_is_named_where_nothing_parts(tmp_path: Path) -> None:
+    beside, reprokit = TRAININGS / "pytorch_beside_trail.py", Reprokit(tmp_path)
+    for kind in ("nothing", "console", "outputs"):
+        record(tmp_path, kind, beside, kind)
+    done = reprokit.run("locate", "nothing", "console", "--pairs", "1")
+    assert done.returncode == 1, done.stderr
+    assert "the runs do not part in 1 pair of replays" in done.stdout
+    assert "note: the runs differ in what the trail does not see: console: stdout: nothing against" in done.stdout
+    done = reprokit.run("locate", "outputs", "--pairs", "1", "--json")
+    (other,) = json.loads(done.stdout)["beside_trail"]
+    assert (done.returncode, other["fact"], other["name"]) == (1, "outputs", "result.json/value/score")
+    (tmp_path / "reprokit.toml").write_text('ignore_console = ["score [0-9.]+"]\n')
+    assert reprokit.run("locate", "nothing", "--pairs", "1").returncode == 0
+
+
 @pytest.mark.extended
 def test_runs_that_do_not_part_name_nothing(tmp_path: Path) -> None:
     record(tmp_path, "run", MUTANTS, "vae")

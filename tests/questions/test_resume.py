@@ -10,9 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from reprokit.model.resumption import ResumeFinding
+from reprokit.questions import resume_text
 from reprokit.questions.resumed_run import WholeRun, compare_runs
 from reprokit.run_files.rundir import RunDirectory
 from tests.support import Done, Reprokit, schema_of, shipped_schema, training_text
@@ -323,6 +325,31 @@ def test_what_a_resumed_training_adds_or_says_of_itself_is_no_difference(tmp_pat
     """It appends to a log, which then holds some steps twice, and prints that it goes on."""
     finding = found(resume(tmp_path, "pytorch_resumed_beside.py", kind), 0)
     assert (finding["verdict"], finding["others"], finding["resumed_at"]) == ("exact", [], 10)
+
+
+@pytest.mark.slow
+def test_what_was_declared_may_differ_and_stands_in_the_verdict(tmp_path: Path) -> None:
+    (tmp_path / "reprokit.toml").write_text('ignore_console = ["token [0-9]+"]\n')
+    options: tuple[str, ...] = ("--at", "12", "--ignore", "token.txt")
+    finding = found(resume(tmp_path, "pytorch_resumed_beside.py", "token", options=options), 0)
+    applied = [(ignored["rule"], ignored["origin"], ignored["times"]) for ignored in finding["ignores"]]
+    assert applied == [("token.txt", "the command line", 1), ("token [0-9]+", "reprokit.toml", 1)]
+    shutil.rmtree(tmp_path / "runs")
+    options = (*options, "--no-ignores", "--ignore", "new.txt")
+    finding = found(resume(tmp_path, "pytorch_resumed_beside.py", "token", options=options), 1)
+    assert [(other["fact"], other["name"]) for other in finding["others"]] == [("console", "stdout")]
+    text = list(resume_text.lines(msgspec.convert(finding, ResumeFinding)))
+    assert "  what of it is no result may be declared: --ignore-console REGEX" in text
+    assert sum(line.startswith("  ignored: --ignore ") for line in text) == 2
+    assert [ignored["times"] for ignored in finding["ignores"]] == [1, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["checkpoint*", "trail"])
+def test_weights_and_the_trail_are_never_ignored(tmp_path: Path, rule: str) -> None:
+    done = resume(tmp_path, "pytorch_resumed_beside.py", "average", options=("--at", "12", "--ignore", rule))
+    assert done.returncode == 2
+    assert "always compared" in done.stderr
 
 
 @pytest.mark.slow

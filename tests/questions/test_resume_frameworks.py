@@ -125,6 +125,16 @@ def test_a_backup_of_keras_within_an_epoch_begins_the_epoch_again(tmp_path: Path
 
 
 @pytest.mark.extended
+def test_what_a_callback_of_keras_forgets_is_named_and_proved(tmp_path: Path) -> None:
+    finding = found(resume(tmp_path, "keras_best_only.py"), 1)
+    assert ("outputs", "best.keras") in {(other["fact"], other["name"]) for other in finding["others"]}
+    assert (finding["first"], finding["missing"], finding["proved"]) == (None, ["variables"], True)
+    (part,) = finding["parts"]
+    assert [name.partition(":")[0] for name in part["objects"]] == ["keras"]
+    assert all("ModelCheckpoint" in name or "callbacks" in name for name in part["objects"])
+
+
+@pytest.mark.extended
 def test_nothing_is_blamed_where_reading_the_state_makes_another_training(tmp_path: Path) -> None:
     """TensorFlow draws the seeds of later epochs' orders from where each reading draws, too: only one run reads."""
     done = resume(tmp_path, "keras_resumed_without_a_seed.py", options=("--at", "5"))

@@ -79,7 +79,7 @@ def record(directory: Path, name: str, training: str, *options: str) -> Path:
 
 def ask(directory: Path, run: str, *words: str, status: int = 0) -> dict[str, Any]:
     done = Reprokit(directory).run("ask", run, *words, "--json")
-    assert done.returncode == status, done.stderr
+    assert done.returncode == status, done.stdout + done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
 
@@ -156,6 +156,17 @@ def test_what_the_trail_does_not_see_is_proved_by_no_replay(tmp_path: Path, kind
 
 
 UNTRAINED = {("train", "model#1.Linear_input_0"), ("train", "model#1.Linear_output_0")}
+
+
+def test_what_else_of_the_replay_is_not_as_recorded_is_noted(tmp_path: Path) -> None:
+    for kind, facts in (("nothing", []), ("outputs", ["outputs"])):
+        command = [sys.executable, str(TRAININGS / "pytorch_beside_trail.py"), kind]
+        assert Reprokit(tmp_path).run("record", "-o", kind, "--", *command).returncode == 0
+        done = Reprokit(tmp_path).run("ask", kind, "weights", "--json")
+        assert done.returncode == 0, done.stderr
+        assert [other["fact"] for other in json.loads(done.stdout)["beside_trail"]] == facts
+    done = Reprokit(tmp_path).run("ask", "outputs", "weights")
+    assert "note: the replay and the run differ in what the trail does not see: outputs: result.json/" in done.stdout
 
 
 def test_what_no_value_was_saved_for_is_not_proved(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import copy
 import itertools
 import os
 import sys
+import time
 
 import torch
 
@@ -102,6 +103,10 @@ shown = {
 }
 if KIND in shown:
     print("the last of", KIND, shown[KIND]())
+if KIND == "token":  # another one in each run, which nothing says of it
+    print("token", time.monotonic_ns())
+    with open("token.txt", "w") as file:
+        print(time.monotonic_ns(), file=file)
 if KIND == "much":  # more than is kept
     for line in range(400_000):
         print("a line that fills the console, and is printed again and again:", line % 7)

@@ -131,6 +131,8 @@ WRITERS: dict[str, Callable[[int, float], bytes]] = {
     "model.npz": lambda n, x: samples.npz({"weights": numpy.array([[x, 1.0]]), "fit_time": numpy.array(n / 7)}),
     "model.pkl": lambda n, x: pickle.dumps({"coef_": numpy.array([x, 1.0]), "fit_seconds": n / 7}),
     "predictions.csv": lambda n, x: table(("row", "pred", "predict_time"), (0, x, n / 7), (1, 0.5, n / 3)),
+    "nested.json": lambda n, x: json.dumps({"loss": {"epoch": x}, "time": {"epoch": n / 7}}).encode(),
+    "headless.csv": lambda n, x: table((0, x, f"0.{n}s"), (1, x, f"0.{n + 2}s")),
     "losses.json": lambda n, x: json.dumps({"loss_time": x, "train_time": n / 7}).encode(),
     "RESULTS.md": lambda n, x: f"# 3 runs\n\n| Run | Loss | Time (s) |\n|---|---|---|\n| 0 | {x} | 0.{n} |\n".encode(),
     "lists.pkl": lambda n, x: pickle.dumps({"loss": [x], "time_per_epoch": [n / 7, n / 3]}),
@@ -269,6 +271,8 @@ NO_TIMES: list[tuple[str, bytes, bytes]] = [
     ("r.pkl", pickle.dumps({"event_times": [3.25, 1.0]}), pickle.dumps({"event_times": [3.5, 1.0]})),
     ("r.pkl", pickle.dumps({"time": [3.25, 1.0]}), pickle.dumps({"time": [3.5, 1.0]})),
     ("r.pkl", pickle.dumps({"time": {"test": 3.25}}), pickle.dumps({"time": {"test": 3.5}})),
+    ("r.json", b'{"time": {"epoch": 3}}', b'{"time": {"epoch": 4}}'),
+    ("r.csv", table((0, 0.5, "3.2 s", 3.25)), table((0, 0.5, "3.3 s", 3.5))),
     ("r.pkl", pickle.dumps({"epoch_times": [3.25]}), pickle.dumps({"epoch_times": [3.25, 1.0]})),
 ]
 
@@ -286,6 +290,7 @@ def test_what_only_sounds_like_a_time_is_a_difference(compared: Compared) -> Non
         ("r.json", b'{"latency_ms": 3.25}', b'{"latency_ms": 3.5}', "--ignore 'r.json:latency_ms'"),
         ("r.json", b'{"version": "2026-11-29"}', b'{"version": "2026-11-30"}', "--ignore 'r.json:version'"),
         ("r.txt", b"braking 3.2 s\n", b"braking 3.3 s\n", "--ignore 'r.txt'"),
+        ("r.csv", table((0, 1, 3.25)), table((0, 1, 3.5)), "--ignore 'r.csv:column 3'"),
     ],
 )
 def test_the_option_is_named_that_settles_what_looks_like_a_time(

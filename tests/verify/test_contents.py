@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from reprokit.core.difference import Difference
+from reprokit.core.difference import BookkeepingKind, Difference, Verdict
 from reprokit.core.errors import RunDamaged
 from reprokit.model.outputs import OutputFile
 from reprokit.verify.comparison import Comparison
@@ -139,3 +141,32 @@ def test_content_that_is_the_same_in_other_bytes_is_identical(sides: tuple[Build
     assert comparison.identical
     assert any("order of members" in text for text in comparison.normalizations)
     assert "compression" in outputs_of(comparison).children[0].detail
+
+
+def zipped(second: int, comment: bytes = b"") -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as container:
+        container.writestr(zipfile.ZipInfo("w.txt", (2026, 11, 29, 8, 4, second)), "1 2 3")
+        container.comment = comment
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "verdict"),
+    [
+        (zipped(2), zipped(4), Verdict.BOOKKEEPING),
+        (zipped(2, b"loss 0.50"), zipped(2, b"loss 0.51"), Verdict.DIFFERENT),
+        (zipped(2, b"loss 0.50"), zipped(4, b"loss 0.51"), Verdict.DIFFERENT),
+    ],
+)
+def test_what_is_around_equal_members_is_stamps_or_a_difference(
+    sides: tuple[Building, Building], left: bytes, right: bytes, verdict: Verdict
+) -> None:
+    for side, data in zip(sides, (left, right), strict=True):
+        (Path(side.run.working_directory) / "model.npz").write_bytes(data)
+        side.outputs = [replace(output(data), content="sha256:" + "0" * 64, container="zip")]
+    tree = compared(sides).tree
+    outputs = next(category for category in tree.children if category.name == "outputs")
+    assert outputs.verdict is verdict
+    kinds = {leaf.kind for leaf in outputs.leaves() if leaf.kind is not None}
+    assert (kinds == {BookkeepingKind.DATE}) == (left[:40] != right[:40])  # where the local header has the stamp

@@ -155,6 +155,7 @@ KEYED = [
     ("m.json", JSON, "*:seconds", 2),
     ("m.jsonl", '{{"step": 1, "t": "{0}"}}\n{{"step": 2, "t": "{0}"}}\n', "m.jsonl:t", 2),
     ("m.csv", "step,loss,note\n1,0.5,{0}\n2,0.4,{0}\n", "m.csv:note", 2),
+    ("rows.csv", "1,0.5,{1}7\n2,0.4,{1}8\n", "rows.csv:column 3", 2),
     ("m.yaml", "a:\n  when: {0}\n  loss: 0.5\nb: [1]\n", "m.yaml:a/when", 1),
     ("m.toml", '[a.b]\nid = "{0}"\nother = 1\n', "m.toml:b/id", 1),
     ("m.ini", "[a]\nid = {0}\nother = 1\n", "m.ini:id", 1),

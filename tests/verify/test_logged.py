@@ -10,16 +10,17 @@ import jsonschema
 import pytest
 
 from reprokit.core.difference import BookkeepingKind, Difference, Verdict
-from reprokit.core.errors import NothingComparable
+from reprokit.core.errors import IgnoreRefused, NothingComparable
 from reprokit.core.tolerance import Tolerance, Tolerances
 from reprokit.model.outputs import OutputFile
 from reprokit.run_files.rundir import seal_file
 from reprokit.verify.categories.tracker_metrics import CATEGORY
 from reprokit.verify.comparison import Comparison
-from reprokit.verify.read.normalization import Normalizations, excluded
+from reprokit.verify.ignores import declared
+from reprokit.verify.read.normalization import Normalizations, excluded, is_tracker_log, is_tracker_settings
 from reprokit.verify.runs import compare
 from reprokit.verify.show.summary import document, summarize
-from tests.diff.test_logged import event, framed, history, version
+from tests.diff.test_logged import event, field, framed, history, item, version
 from tests.support import Reprokit
 
 from .runs import Building, recording
@@ -115,7 +116,7 @@ def test_what_ends_early_and_what_only_one_run_logged(tmp_path: Path) -> None:
 
 def test_nothing_but_a_tracker_s_own_files_is_nothing_to_compare(tmp_path: Path) -> None:
     files = [
-        [(f"wandb/{run}/files/wandb-metadata.json", content), (f"wandb/{run}/logs/debug.log", content)]
+        [(f"wandb/{run}/files/wandb-metadata.json", b"{}"), (f"wandb/{run}/logs/debug.log", content)]
         for run, content in ((RUN_1, b"left"), (RUN_2, b"right"))
     ]
     with pytest.raises(NothingComparable):
@@ -159,10 +160,30 @@ def test_a_tolerance_for_metrics_holds_for_files_too(tmp_path: Path) -> None:
     assert compare(*paths, tolerances=narrow).verdict is Verdict.DIFFERENT
 
 
+def test_a_series_that_a_rule_names_may_differ_unless_it_is_a_result(tmp_path: Path) -> None:
+    sides = [
+        (
+            f"logs/events.out.tfevents.{n}.x.{n}.0",
+            version(1.0) + event(0, name, b"\x15" + struct.pack("<f", n / 4), 1.0),
+        )
+        for name in ("wait_hours", "train/loss")
+        for n in (1, 2)
+    ]
+    runs = [run_with(tmp_path / f"{number}", side).write() for number, side in enumerate(sides)]
+    waited = compare(runs[0], runs[1])
+    assert "--ignore 'logs/*:wait_hours'" in next(leaf.detail for leaf in category(waited).leaves())
+    rule = declared(["logs/*:wait_hours"], ())
+    assert compare(runs[0], runs[1], ignores=rule).identical
+    with pytest.raises(IgnoreRefused, match="train/loss in logs, which names a result"):
+        compare(runs[2], runs[3], ignores=declared(["logs/*:train"], ()))
+    with pytest.raises(IgnoreRefused):
+        declared(["logs/*:loss"], ())
+
+
 def test_what_is_a_tracker_s_own() -> None:
-    own = [
-        f"wandb/{RUN_1}/logs/debug.log", f"wandb/{RUN_1}/files/wandb-metadata.json", "wandb/debug-internal.log",
-        f"mlruns/0/{MLFLOW_1}/metrics/loss", ".config/mlflow/telemetry.json",
+    logs = [f"wandb/{RUN_1}/logs/debug.log", "wandb/debug-internal.log"]
+    settings = [
+        f"wandb/{RUN_1}/files/wandb-metadata.json", f"wandb/{RUN_1}/files/config.yaml", ".config/mlflow/telemetry.json",
     ]  # fmt: skip
     compared_ = [
         f"wandb/{RUN_1}/run-kci87lir.wandb", f"mlruns/0/{MLFLOW_1}/params/rate", "debug.log", "model/MLmodel",
@@ -170,8 +191,67 @@ def test_what_is_a_tracker_s_own() -> None:
         f"mlruns/0/{MLFLOW_1}/meta.yaml", "mlruns/0/meta.yaml", f"mlruns/0/{MLFLOW_1}/tags/mlflow.user",
         f"mlruns/0/models/m-{MLFLOW_1}/artifacts/MLmodel", f"mlruns/0/{MLFLOW_1}/tags/mine",
     ]  # fmt: skip
-    assert [name for name in own if not excluded(name, Normalizations().path(name))] == []
-    assert [name for name in compared_ if excluded(name, Normalizations().path(name))] == []
+    normalized = {name: Normalizations().path(name) for name in (*logs, *settings, *compared_)}
+    assert [name for name in normalized if excluded(name, normalized[name])] == []
+    assert excluded(f"mlruns/0/{MLFLOW_1}/metrics/loss", f"mlruns/0/{MLFLOW_1}/metrics/loss")
+    assert [name for name in normalized if is_tracker_log(normalized[name])] == logs
+    assert [name for name in normalized if is_tracker_settings(normalized[name])] == settings
+
+
+CONFIG = """_wandb:
+    value:
+        e:
+            {id}:
+                startedAt: "2026-11-21T17:50:{second}Z"
+                disk: {{total: 4, used: {second}}}
+lr:
+    value: {rate}
+"""
+
+
+def tracked(run: str, second: int, rate: float = 0.01, argument: str = "--fast") -> list[tuple[str, bytes]]:
+    """What Weights & Biases keeps of a run beside its values."""
+    config = CONFIG.format(id=f"a{second}" * 8, second=second, rate=rate)
+    metadata = {
+        "startedAt": f"2026-11-21T17:50:{second}Z",
+        "disk": {"/": {"used": f"{second}00"}},
+        "writerId": f"x{second}" * 8,
+        "args": [argument],
+    }
+    files = {
+        "files/config.yaml": config.encode(),
+        "files/wandb-metadata.json": json.dumps(metadata).encode(),
+        "files/output.log": b"loss 0.5\n",
+        "logs/debug.log": f"2026-11-21 17:50:{second},970 INFO MainThread:{second} [a.py:f():8] begins\n".encode(),
+        "model.bin": b"weights",
+    }
+    return [(f"wandb/{run}/{name}", content) for name, content in files.items()]
+
+
+def test_what_a_tracker_keeps_is_compared_but_for_its_own_values(tmp_path: Path) -> None:
+    left = run_with(tmp_path / "left", *tracked(RUN_1, 34)).write()
+    sides = {"same": {}, "rate": {"rate": 0.02}, "argument": {"argument": "--slow"}}
+    found = {
+        name: compare(left, run_with(tmp_path / name, *tracked(RUN_2, 57, **changed)).write())  # type: ignore[arg-type]
+        for name, changed in sides.items()
+    }
+    assert found["same"].identical, [leaf for leaf in found["same"].tree.leaves() if leaf.verdict.differs]
+    assert found["same"].tree.bookkeeping()[BookkeepingKind.TRACKER] == 4
+    for name, value in (("rate", "0.02"), ("argument", "--slow")):
+        first = found[name].tree.first()
+        assert first is not None
+        assert value in first.right
+
+
+def test_the_configuration_that_a_run_was_started_with_is_compared(tmp_path: Path) -> None:
+    def started(run: str, rate: str) -> tuple[str, bytes]:
+        config = field(17, field(1, run[-8:].encode()) + field(4, item("lr", rate)))
+        return f"wandb/{run}/run-{run.rpartition('-')[2]}.wandb", framed(config, history(0, loss="0.5"))
+
+    assert compared(tmp_path / "same", [started(RUN_1, "0.01")], [started(RUN_2, "0.01")]).identical
+    differing = compared(tmp_path / "other", [started(RUN_1, "0.01")], [started(RUN_2, "0.02")]).tree.first()
+    assert differing is not None
+    assert differing.name.endswith("run-ID.wandb/config/lr")
 
 
 def mlflow_model(run: str, model: str, value: float, named: str = "") -> list[tuple[str, bytes]]:

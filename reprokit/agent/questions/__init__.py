@@ -6,6 +6,7 @@ Each framework's adapter requests the listeners once it has created its events.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 
@@ -40,8 +41,15 @@ def start(agent: Agent, question: Mapping[str, Any]) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if ends_early(question) or question.get("may_stop"):
         hide_interrupts(f"{agent.run}/{ANSWERS}", lambda: agent.generation > 0)
-        # The launcher may interrupt while the last answers are being written.
-        agent.end_callbacks.insert(0, lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+        # The launcher may interrupt while the last answers are being written, or just before.
+        atexit.register(pass_over_interrupts)  # runs before the agent's own end
+        agent.end_callbacks.insert(0, pass_over_interrupts)  # of children of multiprocessing
+
+
+def pass_over_interrupts() -> None:
+    """Handle interrupts by doing nothing. One that ignores them would get SIGTERM from the launcher instead."""
+    signal.signal(signal.SIGINT, lambda _number, _frame: None)
+    signal.siginterrupt(signal.SIGINT, False)
 
 
 def ends_early(question: Mapping[str, Any]) -> bool:

@@ -27,6 +27,7 @@ MAX_ITEMS = 1000  # of a container
 _NUMBERS = frozenset([bool, int, float])
 _KEYS = frozenset([bool, int, float, str])
 _NAMESPACES = (("argparse", "Namespace"), ("types", "SimpleNamespace"))
+_LISTS = ("CallbackList",)  # of callbacks, which are named by themselves where they can be
 _OPTIMIZED = 1  # CO_OPTIMIZED: a function's code; the variables of other frames are those of a module or class
 
 
@@ -55,7 +56,8 @@ class VariableScope:
 def scopes(frame: FrameType | None) -> Iterator[VariableScope]:
     """Yield the scopes of the script: its modules, the functions that led to this frame, and the rest of its objects.
 
-    An object that only a library refers to, as a callback, is found if it is the only one of its class.
+    An object that only a library refers to, as a callback, is found if it is the only one of its class; all callbacks
+    of Keras are, by their place in the list of the running fit.
     """
     names = sorted(filter(is_of_script, list(sys.modules)), key=lambda name: name != "__main__")
     own_modules = {name: _module(name) for name in names}
@@ -69,11 +71,18 @@ def scopes(frame: FrameType | None) -> Iterator[VariableScope]:
     values = [value for variables in own_modules.values() for value in list(variables.values())]
     classes = {value for value in values if issubclass(type(value), type)}  # a proxy may load what its class is
     by_class: dict[type, list[Any]] = {}
-    for instance in instances(*[kind for kind in classes if is_of_script(kind.__module__)]):
+    for instance in instances(*[kind for kind in classes if is_of_script(kind.__module__)], *_keras_callback()):
         by_class.setdefault(type(instance), []).append(instance)
-    for kind in sorted(by_class, key=lambda kind: (kind.__module__, kind.__qualname__)):
+    for kind in sorted(by_class, key=lambda kind: (kind.__name__ in _LISTS, kind.__module__, kind.__qualname__)):
         if len(by_class[kind]) == 1:
-            yield VariableScope(_file(_module(kind.__module__)), "", {"self": by_class[kind][0]}, None)
+            file = _file(_module(kind.__module__)) if is_of_script(kind.__module__) else "keras"
+            yield VariableScope(file, "", {"self": by_class[kind][0]}, None)
+
+
+def _keras_callback() -> list[type]:
+    """Return the class of Keras' callbacks; none where Keras was not imported."""
+    kind = _module("keras.callbacks").get("Callback")
+    return [kind] if isinstance(kind, type) else []
 
 
 def paths_of(targets: Iterable[Any], frame: FrameType | None) -> dict[int, str]:
@@ -151,6 +160,8 @@ def fields_of(value: Any) -> dict[str, Any] | None:
     is_own = is_of_script(kind.__module__) or (kind.__module__, kind.__name__) in _NAMESPACES
     own = dictionary_of(value) or {}
     children = own.get("_modules") if "_parameters" in own else None  # of a torch.nn.Module
+    if not is_own and any(issubclass(kind, callback) for callback in _keras_callback()):
+        return {name: part for name, part in own_attributes(value).items() if name[:1] != "_"}
     if not is_own or hasattr(kind, "__members__"):
         return children
     attributes = own_attributes(value) if children is None else own

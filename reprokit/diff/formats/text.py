@@ -246,21 +246,40 @@ def compare_tables(name: str, left: Source, right: Source, options: CompareOptio
     )  # the most frequent one in the first line
     differences, cells = _TextDifferences(CELLS_NAMED), 0
     heads: list[str] = []
+    judge = None  # of whole rows, where no head names their cells
     rows = [_rows(source, delimiter, options.limits.text) for source in (left, right)]
     for number, (left_row, right_row) in enumerate(zip_longest(*rows)):
-        heads = heads if number else list(left_row or ())
+        if not number:
+            heads = list(left_row or ())
+            if left_row != right_row and any(map(_is_value, heads)):
+                heads, judge = [], options.judge.lines() if options.judge is not None else None
+        title = f"{name}: row {number + 1}"
+        row = judge and judge.line(title, *(delimiter.join(cells or ()) for cells in (left_row, right_row)))
+        if row:
+            cells += len(left_row or ())
+            differences.add(_declared(row, name, options.declared))
+            continue
         for column, pair in enumerate(zip_longest(_cells(left_row), _cells(right_row))):
             cells += 1
             if pair[0] == pair[1]:
                 continue
             head = heads[column] if column < len(heads) else ""
             cell = _judged_cell(_cell_name(name, number, column, heads), *pair, options, head, heads)
-            path = f"{name}/{head}" if number and head else name
+            path = f"{name}/{head or _place(column)}" if number or not heads else name
             differences.add(None if cell is None else _declared(cell, path, options.declared, *pair))
     if not differences.found:
         detail = "same content; the cells are written in another way (quotes, ends of lines)"
         return Difference(name, Verdict.IDENTICAL, detail=detail)
     return differences.tree(name, "cells", f"{cells}", ", place by place", cells)
+
+
+def _is_value(cell: str) -> bool:
+    """Return whether a cell of the first row is a value, and so no head of a column."""
+    return cell.strip()[:1].isdigit() or cell.strip()[:2].lstrip("+-.").isdigit()
+
+
+def _place(column: int) -> str:
+    return f"column {column + 1}"
 
 
 def _cell_name(name: str, row: int, column: int, heads: list[str]) -> str:
@@ -273,8 +292,10 @@ def _judged_cell(
 ) -> Difference | None:
     """Return the difference of two cells, which is bookkeeping by the column's head."""
     difference = _cell(name, left, right, options.values)
-    if difference is None or options.judge is None or left is None or right is None or not head:
+    if difference is None or options.judge is None or left is None or right is None:
         return difference
+    if not head:
+        return replace(difference, detail=f"{difference.detail}; {options.judge.unnamed(name.rpartition(', ')[2])}")
     return judged_value(options.judge, difference, head, (left, right), tuple(heads), is_row=True)
 
 

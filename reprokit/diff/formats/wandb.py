@@ -18,7 +18,8 @@ from reprokit.diff.sources import BytesSource, read_exactly
 MAGIC = b":W&B\xe1\xbe\x00"
 BLOCK, HEAD = 1 << 15, 7
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
-HISTORY, SUMMARY, CONFIG, EXIT = 2, 3, 5, 18  # fields of a record
+HISTORY, SUMMARY, CONFIG, RUN, EXIT = 2, 3, 5, 17, 18  # fields of a record
+CONFIG_OF_RUN = 4  # field of the record of a run: what it was started with
 AROUND = (16, 19, 200)  # fields that each record may have: control, id, run
 ITEM, REMOVED, STEP = 1, 2, 2  # fields of history and summary
 KEY, NESTED, JSON = 1, 2, 16  # fields of an item
@@ -36,6 +37,11 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
             yield from (_part(f"step {step}/{key}", key, values[key]) for key in sorted(values))
         elif kind in (SUMMARY, CONFIG):
             _update(last, "summary" if kind == SUMMARY else "config", wire, field)
+        elif kind == RUN:
+            for inner in _fields(wire, field):
+                if inner.number == CONFIG_OF_RUN and inner.kind == BYTES:
+                    _update(last, "config", wire, inner)
+            other_records += 1
         elif kind == EXIT:
             last["exit code"] = str(signed(wire.last(field.at, field.end, 1)))
         else:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
+from reprokit.core.difference import BookkeepingKind
 from reprokit.core.errors import ArtifactDamaged
 from reprokit.diff.decompression import BZIP2, DEFLATED, UnpackedSource
 from reprokit.diff.elements import Limits, NestedFile, Noise, Part, Siblings, Source, Value
@@ -105,7 +106,7 @@ def part(member: ZipMember) -> Part:
 def noise(archive_members: Iterable[ZipMember]) -> Iterator[Noise]:
     """Yield digests of the metadata of members as noise."""
     members_by_name = sorted(archive_members, key=lambda member: member.name)
-    yield Noise("time stamps", _digest(f"{m.date}" for m in members_by_name))
+    yield Noise("time stamps", _digest(f"{m.date}" for m in members_by_name), BookkeepingKind.DATE)
     yield Noise("compression", _digest(f"{(m.method, m.flags & ~_UTF8)}" for m in members_by_name))
     attributes = (f"{(m.made_by, *m.attributes)} {_known_fields(m.extra).hex()}" for m in members_by_name)
     yield Noise("attributes", _digest(attributes))

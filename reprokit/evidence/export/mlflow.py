@@ -46,6 +46,7 @@ class ExportOutcome:
     store: str
     is_new: bool
     metrics: int
+    replaced: str = ""  # the run that the recording opened, if the store has the replay's in its place
 
 
 def export(facts: AuditFacts, paths: Sequence[Path], files: Sequence[Path], target: Target) -> ExportOutcome:
@@ -54,9 +55,12 @@ def export(facts: AuditFacts, paths: Sequence[Path], files: Sequence[Path], targ
     runs = [RunDirectory(path) for path in paths]
     opened = [opened_runs(run) for run in runs]
     chosen = target.run or _only(opened[0])
+    replaced = ""
     try:
         client = client_class(tracking_uri=target.tracking_uri)
         store = str(client.tracking_uri)
+        if not target.run and _replaced(client, opened, refused):
+            chosen, replaced = opened[1][0], opened[0][0]
         run = _existing(client, chosen, refused, store) if chosen else _new(client, facts, target.experiment)
         has_metrics = bool(chosen) and bool(client.get_run(run).data.metrics)
         count = 0 if has_metrics else _log_metrics(client, run, runs[0])
@@ -69,7 +73,7 @@ def export(facts: AuditFacts, paths: Sequence[Path], files: Sequence[Path], targ
             _mark_replay(client, opened[1][0], run, facts, refused)
     except refused as error:
         raise TrackerFailed(f"MLflow refused: {' '.join(str(error).split())[:LONGEST]}") from None
-    return ExportOutcome(run, store, not chosen, count)
+    return ExportOutcome(run, store, not chosen, count, replaced)
 
 
 def _library() -> tuple[Any, type[Exception]]:
@@ -91,13 +95,31 @@ def _only(opened: list[str]) -> str | None:
     return opened[0] if opened else None
 
 
-def _existing(client: Any, run: str, refused: type[Exception], store: str) -> str:
+def _replaced(client: Any, opened: Sequence[list[str]], refused: type[Exception]) -> bool:
+    """Return whether the store has the run that the replay opened in place of the recording's.
+
+    A replay starts from the files that its recording found. So a database in a file loses the recording's run.
+    """
+    if [len(runs) for runs in opened] != [1, 1]:
+        return False
+    recorded, replayed = (_is_there(client, runs[0], refused) for runs in opened)
+    return replayed and not recorded
+
+
+def _is_there(client: Any, run: str, refused: type[Exception]) -> bool:
     try:
         client.get_run(run)
     except refused:
+        return False
+    return True
+
+
+def _existing(client: Any, run: str, refused: type[Exception], store: str) -> str:
+    if not _is_there(client, run, refused):
         raise TrackerFailed(
-            f"MLflow's run {run} is not in {store}; name its store with --tracking-uri, or MLFLOW_TRACKING_URI"
-        ) from None
+            f"MLflow's run {run} is not in {store}; name its store with --tracking-uri, or MLFLOW_TRACKING_URI; if a"
+            " replay has replaced a database in a file, give that replay as RUN2"
+        )
     return run
 
 
@@ -185,9 +207,7 @@ def _log_verdict(client: Any, run: str, facts: AuditFacts) -> None:
 
 def _mark_replay(client: Any, replay: str, run: str, facts: AuditFacts, refused: type[Exception]) -> None:
     """Tag the run that the replay opened with the recording's run, if both are in the same store."""
-    try:
-        client.get_run(replay)
-    except refused:
+    if not _is_there(client, replay, refused):
         return
     client.set_tag(replay, "reprokit.verdict", facts.verdict.outcome)
     client.set_tag(replay, "reprokit.compared_with", run)

@@ -195,6 +195,11 @@ def is_plain(text: str) -> bool:
     return _PLAIN.fullmatch(text) is not None
 
 
+def is_whole_number(text: str) -> bool:
+    """Return whether a text is a number without a fraction."""
+    return re.fullmatch(r"\d{1,20}(?:\.0{1,20})?", text) is not None
+
+
 def seconds(text: str, year: int) -> tuple[float, bool] | None:
     """Return a date in seconds since 1970 by UTC, and whether it is one of a day only; None if it is no date."""
     number = text.replace(".", "", 1)

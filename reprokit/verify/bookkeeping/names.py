@@ -125,6 +125,7 @@ STEPS = _of(
     "it its iter iters iteration iterations step steps sample samples example examples image images token tokens batch"
     " batches epoch epochs trial trials"
 )
+_ROUNDS = _of("epoch iter iteration batch")  # of which a training has many: "time/epoch"
 DATES = _of(
     "date dates datetime timestamp timestamps ts time times at on created create creation modified updated started"
     " start starting begin began begun ended end finished finish completed complete saved when now today generated"
@@ -312,6 +313,7 @@ def of_run_name(name: Sequence[str]) -> bool:
 
 def of_process_id(name: Sequence[str]) -> bool:
     """Return whether a name is that of a process id."""
+    name = name[:-1] if name[-1:] == ("to",) else name  # "stats pid to 2625"
     return bool(name) and (name[-1] in PROCESS_IDS or list(name[-2:]) in (["process", "id"], ["thread", "id"]))
 
 
@@ -348,6 +350,11 @@ def mentions_time(name: Sequence[str]) -> bool:
     return not (TIMES | UNITS).isdisjoint(name) or "latency" in name
 
 
+def may_count(name: Sequence[str]) -> bool:
+    """Return whether "time" only stands before what a whole number may count: "time/epoch"."""
+    return len(name) > 1 and is_vague(name[:1]) and not RATED.isdisjoint(name[1:])
+
+
 def is_counted(behind: Sequence[str]) -> bool:
     """Return whether the word behind a number says what it counts: "elapsed 5 steps"."""
     return bool(behind) and behind[0] in RATED and behind[0] not in UNITS
@@ -362,6 +369,8 @@ def of_process_or_left(name: Sequence[str]) -> bool:
 def qualifies(key: str, above: str) -> bool:
     """Return whether a key only says of which phase the duration is that the key above it names."""
     name, outer = words(key), words(above)
+    if outer in (("time",), ("times",)):
+        return bool(name) and _ROUNDS.issuperset(name)
     return bool(name) and PHASES.issuperset(name) and of_duration(outer, has_unit=False) and not is_vague(outer)
 
 

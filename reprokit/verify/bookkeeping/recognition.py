@@ -222,7 +222,8 @@ def is_of_run(text: str, contexts: Contexts, slack: float) -> bool:
 def _is_duration(name: ValueName, left: str, right: str, form: Form, contexts: Contexts) -> bool:
     words = name.words
     if form is Form.NUMBER:
-        is_counted = names.is_counted(names.words(name.behind))
+        are_counts = names.may_count(words) and all(map(forms.is_whole_number, (left, right)))
+        is_counted = are_counts or names.is_counted(names.words(name.behind))
         is_named = names.of_duration(words, has_unit=False) or _is_data_time(name) or _is_episode_time(name)
         is_named = is_named and (not names.is_vague(words) or _is_of_training(name))
         return is_named and not is_counted and all(map(forms.is_plain, (left, right)))

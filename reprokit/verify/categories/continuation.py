@@ -10,16 +10,16 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import takewhile
+from itertools import chain, takewhile, zip_longest
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
 from reprokit.core import redaction
-from reprokit.core.difference import Difference, Verdict
+from reprokit.core.difference import Difference, IgnoredCount, IgnoredThing, Verdict, group
 from reprokit.core.errors import CannotResume
 from reprokit.core.printable import cut
 from reprokit.core.tolerance import Tolerances
@@ -31,9 +31,12 @@ from reprokit.run_files.console import STREAMS
 from reprokit.run_files.rundir import RunDirectory
 from reprokit.verify.bookkeeping.recognition import Contexts
 from reprokit.verify.categories import outputs, tracker_metrics
+from reprokit.verify.categories.declared_lines import DeclaredLines
+from reprokit.verify.categories.declared_outputs import DeclaredIgnores
 from reprokit.verify.categories.match import RunPair
-from reprokit.verify.categories.printed_lines import LineComparer, PrintedLine, printed_lines
+from reprokit.verify.categories.printed_lines import LineComparer, PrintedLine, ignored_by, printed_lines
 from reprokit.verify.categories.series_leaves import counted
+from reprokit.verify.ignores import NO_IGNORES, Ignores, IgnoreUse, uses
 from reprokit.verify.read import metric_lines
 from reprokit.verify.read.normalization import Normalizations
 from reprokit.verify.read.scan import MetricsScan, SeriesKey, natural, of_process, read
@@ -63,6 +66,8 @@ class Continuation:
     resumed: RunDirectory
     left: Path  # a copy of the working directory as the interrupted training had left it
     kept: Collection[str]  # files of the interrupted training that were there when the resumed one had ended
+    ignores: Ignores = NO_IGNORES  # what the user declared that it may differ
+    ignored: list[IgnoredCount] = field(default_factory=list)  # series and printed lines that rules cover
 
     @cached_property
     def pair(self) -> RunPair:
@@ -76,7 +81,22 @@ class Continuation:
             links = {link.path: link for link in (*earlier.links, *own.links)}
             right = replace(own, files=all_files, links=list(links.values()))
         scans, at_end = (MetricsScan(), MetricsScan()), (self.whole.outputs(), right)
-        return RunPair((self.whole, self.resumed), *scans, (), Normalizations(), Tolerances(), files_at_end=at_end)
+        runs, declared = (self.whole, self.resumed), DeclaredIgnores(self.ignores)
+        return RunPair(runs, *scans, (), Normalizations(), Tolerances(), declared, files_at_end=at_end)
+
+    @cached_property
+    def outputs(self) -> Difference:
+        """Return the comparison of the files at the end."""
+        return outputs.compare(self.pair)
+
+    @property
+    def ignore_uses(self) -> tuple[IgnoreUse, ...]:
+        """Return how often each of the user's rules applied; raises IgnoreRefused for one that covers a result."""
+        self.pair.declared.require_obeyed()
+        has_files = None not in self.pair.outputs
+        others = Difference("console and series", Verdict.IGNORED, ignored=tuple(self.ignored))
+        trees = (self.outputs, others) if has_files else (others,)
+        return uses(self.ignores, group("", trees))
 
     @cached_property
     def lines(self) -> tuple[Lines, Lines, Lines]:
@@ -89,7 +109,7 @@ def files(runs: Continuation) -> Iterator[OtherFact]:
     if None in runs.pair.outputs:
         yield OtherFact(fact="outputs", name="all files", detail="a run has no list of them", compared=False)
         return
-    for leaf in outputs.compare(runs.pair).children:
+    for leaf in runs.outputs.children:
         if leaf.verdict is Verdict.NOT_COMPARED:
             yield OtherFact(fact="outputs", name=leaf.name, detail=leaf.detail, compared=False)
         elif leaf.verdict.differs and not kind_of(leaf.name) and not _is_continued(runs, leaf.name):
@@ -125,6 +145,9 @@ def logged(runs: Continuation) -> Iterator[OtherFact]:
             if value is not None and tracker_metrics.bookkeeping_kind(name, point, value, runs.pair.contexts):
                 continue
             if value != point:
+                if ignored := tracker_metrics.declared(runs.pair, name, whole, resumed):
+                    runs.ignored.append(ignored)
+                    break
                 detail = f"step {step} is {point} in the whole training, {value or 'missing'} in the resumed one"
                 yield OtherFact(fact=tracker_metrics.CATEGORY, name=str(name), detail=detail)
                 break
@@ -148,8 +171,29 @@ def printed(runs: Continuation) -> Iterator[OtherFact]:
             texts = (console.text([*of_run.first, *of_run.last], stream) for of_run in consoles)
             whole, interrupted, resumed = map(_printed, texts)
             found = _first_difference(whole, interrupted, resumed, is_equal)
+            if found is not None and runs.ignores.console:
+                found = _beside_declared(runs, (whole, interrupted, resumed))
             if found is not None:
                 yield OtherFact(fact="console", name=of_process(name, process), detail=found)
+
+
+def _beside_declared(runs: Continuation, streams: Sequence[list[Line]]) -> str | None:
+    """Return how printed lines differ beside what the user declared; count the lines where they do not."""
+    printed_of = [[line for _, line in stream] for stream in streams]
+    declared = DeclaredLines(runs.pair.declared, (line for lines in printed_of for line in lines))
+    shorter = [[(_shape(line.text), line) for line in declared.of(lines)] for lines in printed_of]
+    found = _first_difference(shorter[0], shorter[1], shorter[2], _equal_lines(runs.pair.contexts))
+    if found is None:
+        for pair in zip_longest(*(reversed(lines) for lines in (printed_of[0], printed_of[2]))):
+            left, right = (_as_declared(declared, line) for line in pair)
+            rules = ignored_by(left, right, runs.pair.contexts) if left and right else ()
+            runs.ignored.extend(IgnoredCount(rule, IgnoredThing.LINE) for rule in rules)
+    return found
+
+
+def _as_declared(declared: DeclaredLines, line: PrintedLine | None) -> PrintedLine | None:
+    """Return a line with the rules that leave out some of it, or all."""
+    return None if line is None else next(chain(declared.of([line]), declared.left_out([line])))
 
 
 def values(runs: Continuation, *kinds: str, fact: str = "process metrics") -> Iterator[OtherFact]:

@@ -84,7 +84,7 @@ class DeclaredFile:
                 continue
             key = keys[0]
             if why := _protected(key, left, right, of_model=of_model, by_key=rule.names_keys):
-                self._refuse(rule, f"it covers {key or self.name} of {self.name}, {why}")
+                self.refuse(rule, f"it covers {key or self.name} of {self.name}, {why}")
             else:
                 return IgnoredCount(rule.rule.text, IgnoredThing.VALUE)
         if self.seen is not None and not is_bookkeeping:
@@ -92,7 +92,8 @@ class DeclaredFile:
             self.seen(UncoveredPart(self.name, keys[0], left, right, why))
         return None
 
-    def _refuse(self, rule: OutputRule, why: str) -> None:
+    def refuse(self, rule: OutputRule, why: str) -> None:
+        """Note that a rule covers what is always compared."""
         advice = "" if rule.names_keys else "; name the values that may differ, as in GLOB:KEY"
         self.refusals.append(rule.rule.refused(f"{why}, and is always compared{advice}"))
 
@@ -103,7 +104,7 @@ class DeclaredFile:
         for run, file in files if whole and not why else ():
             why = why or _protected_file(run, file)
         if why:
-            self._refuse(whole[0], f"it covers {self.name}, {why}")
+            self.refuse(whole[0], f"it covers {self.name}, {why}")
             return leaf
         texts = {rule.rule.text for rule in whole}
         by_whole = next((one.rule for one in counts_of_ignored(leaf) if one.rule in texts), None)

@@ -10,8 +10,11 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 
-from reprokit.core.difference import Difference, Verdict, bookkeeping, group
-from reprokit.verify.bookkeeping import names
+from reprokit.core.difference import BookkeepingKind, Difference, Verdict, bookkeeping, group
+from reprokit.diff.elements import Source
+from reprokit.diff.sources import BytesSource
+from reprokit.verify.bookkeeping import forms, names
+from reprokit.verify.bookkeeping.forms import Form
 from reprokit.verify.bookkeeping.recognition import (
     Contexts,
     ValueName,
@@ -20,11 +23,18 @@ from reprokit.verify.bookkeeping.recognition import (
     resembles,
 )
 from reprokit.verify.categories.printed_lines import LineComparer, LookAlike, RecognizedValue
+from reprokit.verify.read.normalization import is_tracker_settings
 
 LONGEST = 1 << 16  # characters of a text that is looked at
 _NUMBERS = re.compile(r"[\[(][-+\d.e, ]{1,4096}[\])]")  # a list
 # A level of a path that names nothing, as an index or a field of TensorBoard's messages.
 _INDEX = re.compile(r"\d+|\(.*\)|simple_value|tensor|tensor_content|(?:float|double|int|int64)_val|content")
+
+# Of config.yaml: what Weights & Biases keeps beside the user's values.
+_OWN_SECTION = re.compile(rb"^_wandb:[^\n]*\n(?:[ \t][^\n]*\n?|\n)*", re.MULTILINE)
+LARGEST_SETTINGS = 4 << 20  # bytes
+_OF_MACHINE = frozenset({"disk", "memory", "heartbeatAt"})  # keys of wandb-metadata.json
+_OWN_FORMS = frozenset({Form.ID, Form.SHORT_ID, Form.DATE})
 
 
 class FileBookkeeping:
@@ -32,6 +42,7 @@ class FileBookkeeping:
 
     def __init__(self, path: str, contexts: Contexts):
         self._path, self._contexts = path, contexts
+        self._is_trackers = is_tracker_settings(path)
 
     def value(
         self, title: str, path: str, texts: tuple[str, str], beside: tuple[str, ...] = (), *, is_row: bool = False
@@ -39,6 +50,8 @@ class FileBookkeeping:
         """Return the difference of two values if it is bookkeeping alone; a text is judged line by line."""
         name = value_name(path, beside, is_row=is_row)
         kind = recognized(name, *texts, self._contexts)
+        if kind is None and self._is_trackers and _is_tracker_value(path, texts):
+            kind = BookkeepingKind.TRACKER
         if kind is not None:
             return bookkeeping(title, *texts, kind)
         if all(map(_NUMBERS.fullmatch, texts)):
@@ -77,6 +90,10 @@ class FileBookkeeping:
             return ""
         return f"it may be a {kind.value}: if it is no result, --ignore '{self._path}:{name.text or '*'}' leaves it out"
 
+    def unnamed(self, place: str) -> str:
+        """Return what to do where a value without a name is no result."""
+        return f"nothing names it: if it is no result, --ignore '{self._path}:{place}' leaves it out"
+
     def lines(self) -> _FileLines:
         """Return a judge of the lines of the files."""
         return _FileLines(self._path, self._contexts)
@@ -109,6 +126,19 @@ class _FileLines:
         return (
             f"{like.left} may be a {like.kind.value}: if the file is no result, --ignore '{self._path}' leaves it out"
         )
+
+
+def of_user(path: str, source: Source) -> Source:
+    """Return what a file holds beside a tracker's own section; most files have none."""
+    if not is_tracker_settings(path) or os.path.basename(path) != "config.yaml" or source.size > LARGEST_SETTINGS:
+        return source
+    return BytesSource(_OWN_SECTION.sub(b"", source.read(0, source.size)))
+
+
+def _is_tracker_value(path: str, texts: tuple[str, str]) -> bool:
+    """Return whether a value in a tracker's settings is one of the machine's, or an id or time by its form."""
+    is_of_machine = not _OF_MACHINE.isdisjoint(path.split("/")[:2])  # the first may name the whole document
+    return is_of_machine or all(forms.whole(forms.unquoted(text)) in _OWN_FORMS for text in texts)
 
 
 def value_name(path: str, beside: tuple[str, ...] = (), *, is_row: bool = False) -> ValueName:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import defaultdict
 from collections.abc import Iterator
@@ -12,23 +11,46 @@ from itertools import zip_longest
 from pathlib import Path
 
 from reprokit.core import private_keys
-from reprokit.core.difference import Difference, Exclusion, Verdict, compared, group, missing
+from reprokit.core.difference import (
+    BookkeepingKind,
+    Difference,
+    Exclusion,
+    Verdict,
+    bookkeeping,
+    compared,
+    group,
+    missing,
+)
 from reprokit.core.errors import ReprokitError
+from reprokit.core.printable import listed
 from reprokit.diff.compare import CompareOptions, FileSide
 from reprokit.diff.compare import compare as compare_files
-from reprokit.diff.elements import Siblings
-from reprokit.diff.sources import FileSource, blocks
+from reprokit.diff.elements import Limits, Siblings
+from reprokit.diff.raw import AS_BYTES
+from reprokit.diff.sources import FileSource, digest
 from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.run_files import rundir
 from reprokit.run_files.rundir import RunDirectory
+from reprokit.verify.categories.added_content import compare_added, found_content
 from reprokit.verify.categories.declared_outputs import DeclaredFile
-from reprokit.verify.categories.file_bookkeeping import FileBookkeeping
+from reprokit.verify.categories.file_bookkeeping import FileBookkeeping, of_user
 from reprokit.verify.categories.match import RunPair
-from reprokit.verify.read.normalization import CONTAINERS, CONTENTS, Normalizations, excluded
+from reprokit.verify.comparison import ADDED, only_added
+from reprokit.verify.read.normalization import (
+    CONTENTS,
+    TRACKER_ALONE,
+    TRACKER_LOG,
+    Normalizations,
+    excluded,
+    is_tracker_log,
+    is_tracker_settings,
+)
 from reprokit.verify.read.output_paths import OutputPaths
 from reprokit.verify.read.scan import natural
 
 LARGEST = 4 << 30  # bytes of a file whose digest is computed again
+MOST_NAMED = 3
+OTHER_BYTES = "other bytes"
 UNKNOWN = OutputFile(path="", size=0, digest="")
 
 
@@ -53,11 +75,16 @@ def compare(runs: RunPair) -> Difference:
                 continue
             leaf = _file_leaf(path, left_file, right_file, normalizations)
             declared = runs.declared.of_file(path, *(file.path for file in (left_file, right_file) if file))
-            if left_file is not None and right_file is not None and leaf.verdict.differs:
+            is_stamped = leaf.verdict is Verdict.BOOKKEEPING
+            if left_file is not None and right_file is not None and (leaf.verdict.differs or is_stamped):
                 tree = _compare_contents(runs, path, left_file, right_file, declared)
-                leaf = _with_contents(leaf, tree, runs)
+                if not is_stamped:
+                    leaf = _with_contents(leaf, tree, runs)
+                elif tree is not None and AS_BYTES not in tree.figures:
+                    leaf = _with_contents(compared(path, leaf.left, leaf.right, OTHER_BYTES, same=False), tree, runs)
             files = zip(runs.directories, (left_file, right_file), strict=True)
-            leaves.append(leaf if declared is None else declared.judged(leaf, files))
+            leaf = leaf if declared is None else declared.judged(leaf, files)
+            leaves.append(_without_tracker_log(leaf, is_whole=left_file is not None and right_file is not None))
     for leaf in _link_leaves(runs, left, right):
         declared = runs.declared.of_file(leaf.name)
         leaves.append(leaf if declared is None else declared.judged(leaf, ()))
@@ -66,6 +93,15 @@ def compare(runs: RunPair) -> Difference:
         texts = f"{left.left_out} files", f"{right.left_out} files"
         leaves.append(Difference("files beyond the bounds", verdict, *texts, "not compared"))
     return group("outputs", tuple(leaves))
+
+
+def _without_tracker_log(leaf: Difference, *, is_whole: bool) -> Difference:
+    """Return a leaf; where a log of a tracker differs, or only one run has what it keeps, as not compared."""
+    is_own = is_tracker_log(leaf.name) or (is_tracker_settings(leaf.name) and not is_whole)
+    if not (is_own and leaf.verdict.differs):
+        return leaf
+    why = TRACKER_LOG if is_whole else TRACKER_ALONE
+    return Difference(leaf.name, Verdict.NOT_RECORDED, leaf.left, leaf.right, why, exclusion=Exclusion.VOLATILE)
 
 
 def _link_leaves(runs: RunPair, left: OutputsFile, right: OutputsFile) -> Iterator[Difference]:
@@ -96,8 +132,15 @@ def _target(runs: RunPair, side: int, path: str, target: str) -> str:
     return runs.paths[side].common(os.path.normpath(os.path.join(directory, normalized)))
 
 
-def beside(runs: RunPair) -> Iterator[str]:
-    """Yield notes on files that cannot be compared."""
+def beside(runs: RunPair, category: Difference) -> Iterator[str]:
+    """Yield notes on files that cannot be compared, and on those in whose place the recordings found other content."""
+    if names := only_added(category):
+        yield f"the recordings found other content in {listed(names, MOST_NAMED)}: what each added is compared"
+    if names := [file.name for file in category.children if file.figures.get(ADDED) is False]:
+        yield (
+            f"the recordings found other content in {listed(names, MOST_NAMED)}, so what they left may differ by that"
+            " alone: let both start from the same, or compare a recording with its replay"
+        )
     yield from _empty_directories(runs)
     texts = [outputs.not_compared if outputs is not None else [] for outputs in runs.outputs]
     yield from (f"not compared: in both runs {text}" for text in texts[0] if text in texts[1])
@@ -129,8 +172,11 @@ def not_compared(category: Difference) -> Iterator[str]:
 def comparable(outputs: OutputsFile | None) -> bool:
     """Return whether any file with a known digest is compared."""
     files = outputs.files if outputs is not None else ()
-    paths = (file.path for file in files if file.digest or file.content)
-    return any(excluded(path, Normalizations().path(path)) is None for path in paths)
+    paths = {file.path: Normalizations().path(file.path) for file in files if file.digest or file.content}
+    return any(
+        excluded(*names) is None and not (is_tracker_log(names[1]) or is_tracker_settings(names[1]))
+        for names in paths.items()
+    )
 
 
 def _by_path(outputs: OutputsFile, paths: OutputPaths) -> dict[str, list[OutputFile]]:
@@ -155,12 +201,11 @@ def _file_leaf(
         return compared(path, *texts, "the records of it contradict each other", same=is_same)
     were_read = left.digest and right.digest
     if were_read and left.content and (left.content, left.container) == (right.content, right.container):
-        normalizations.add(CONTAINERS)
-        meaning = "same content; only time stamps of the container differ"
-        return Difference(path, Verdict.IDENTICAL, *texts, meaning)
+        meaning = "the members are the same; time stamps of the container differ, or what is outside of them"
+        return Difference(path, Verdict.BOOKKEEPING, *texts, meaning, kind=BookkeepingKind.DATE)
     if not were_read and (left.size == right.size or not all(file.digest or file.size for file in (left, right))):
         return Difference(path, Verdict.NOT_COMPARED, *texts, f"not compared: {left.note or right.note or 'not read'}")
-    meaning = "other bytes" if left.size == right.size else "another size"
+    meaning = OTHER_BYTES if left.size == right.size else "another size"
     return compared(path, *texts, meaning, same=False)
 
 
@@ -173,8 +218,8 @@ def _with_contents(leaf: Difference, tree: Difference | None, runs: RunPair) -> 
     if tree.verdict is Verdict.BOOKKEEPING:
         return replace(leaf, judged=None, detail=tree.detail, children=tree.children, figures=tree.figures)
     if not tree.verdict.not_bitwise and tree.verdict is not Verdict.IGNORED:
-        runs.normalizations.add(CONTENTS)
-        return Difference(leaf.name, Verdict.IDENTICAL, leaf.left, leaf.right, tree.detail)
+        runs.normalizations.add(*([] if ADDED in tree.figures else [CONTENTS]))
+        return Difference(leaf.name, Verdict.IDENTICAL, leaf.left, leaf.right, tree.detail, figures=tree.figures)
     detail = f"{leaf.detail}; {tree.detail}"
     if not tree.children:
         return replace(leaf, judged=tree.judged, detail=detail, figures=tree.figures)
@@ -204,8 +249,32 @@ def _compare_contents(
         right_source.beside = _siblings(runs.directories[1], right.path, files)
         judge, accepted = FileBookkeeping(name, runs.contexts), runs.accepted("outputs")
         options = CompareOptions(accepted, accepted, declared=declared, judge=judge)
-        return compare_files(name, FileSide(left_source, left.path), FileSide(right_source, right.path), options)
+        sides = FileSide(of_user(name, left_source), left.path), FileSide(of_user(name, right_source), right.path)
+        tree = compare_files(name, *sides, options)
+        if not tree.verdict.not_bitwise and sides[0].source is not left_source:
+            return group(name, (bookkeeping(f"{name}/_wandb", "", "", BookkeepingKind.TRACKER),), "the tracker's own")
+        return tree if not tree.verdict.differs else _by_what_was_found(runs, (left, right), sides, options, tree)
     return None
+
+
+def _by_what_was_found(
+    runs: RunPair,
+    files: tuple[OutputFile, OutputFile],
+    sides: tuple[FileSide, FileSide],
+    options: CompareOptions,
+    tree: Difference,
+) -> Difference:
+    """Return the tree of what two recordings added to a file, if they found other content in its place."""
+    with ExitStack() as opened:
+        left, right = (found_content(run, file, opened) for run, file in zip(runs.directories, files, strict=True))
+        if left is None or right is None or left.digest == right.digest:
+            return tree
+        options = replace(options, limits=Limits())
+        try:
+            added = compare_added(tree.name, sides, (left, right), options)
+        except (OSError, ReprokitError):
+            added = None
+        return replace(added or tree, figures={**(added or tree).figures, ADDED: added is not None})
 
 
 def _siblings(run: RunDirectory, path: str, files: ExitStack) -> Siblings:
@@ -245,15 +314,8 @@ def found(run: RunDirectory, file: OutputFile) -> FileSource | None:
 def _verified(fd: int, file: OutputFile) -> FileSource | None:
     source = FileSource(fd)
     with suppress(OSError, ReprokitError):
-        is_recorded = source.size == file.size <= LARGEST and _digest(source) == file.digest
+        is_recorded = source.size == file.size <= LARGEST and digest(source) == file.digest
         if is_recorded and not private_keys.holds_private_key(source.read(0, private_keys.HEAD)):
             return source
     source.close()
     return None
-
-
-def _digest(source: FileSource) -> str:
-    digest = hashlib.sha256()
-    for block in blocks(source):
-        digest.update(block)
-    return f"sha256:{digest.hexdigest()}"

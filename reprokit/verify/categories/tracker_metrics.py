@@ -6,18 +6,29 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from reprokit.core.difference import BookkeepingKind, Difference, Side, Verdict, different, group, missing
+from reprokit.core.difference import (
+    BookkeepingKind,
+    Difference,
+    IgnoredCount,
+    IgnoredThing,
+    Side,
+    Verdict,
+    different,
+    group,
+    missing,
+)
 from reprokit.core.errors import ReprokitError
 from reprokit.core.tolerance import Tolerance
 from reprokit.diff import tracker_files
 from reprokit.diff.tracker_files import Logged, LogPoint, kind_of
 from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.run_files.rundir import RunDirectory
-from reprokit.verify.bookkeeping.recognition import Contexts, recognized
+from reprokit.verify.bookkeeping.names import names_result
+from reprokit.verify.bookkeeping.recognition import Contexts, recognized, resembles
 from reprokit.verify.categories.file_bookkeeping import value_name
 from reprokit.verify.categories.match import RunPair
 from reprokit.verify.categories.outputs import found as found_output
@@ -55,6 +66,7 @@ class TrackerMetrics:
     problems: dict[str, str] = field(default_factory=dict)  # by place: why there may be more values than were read
     unread: dict[str, str] = field(default_factory=dict)  # by place: why nothing was read
     digests: dict[str, list[str]] = field(default_factory=dict)  # of the files, by place
+    paths: dict[str, list[str]] = field(default_factory=dict)  # of the files, by place
 
 
 def read(run: RunDirectory, outputs: OutputsFile | None, paths: OutputPaths | None = None) -> TrackerMetrics:
@@ -68,6 +80,7 @@ def read(run: RunDirectory, outputs: OutputsFile | None, paths: OutputPaths | No
         place = _place(paths.common(normalizations.path(file.path)), kind_of(file.path))
         metrics.trackers[place] = kind_of(file.path)
         metrics.digests.setdefault(place, []).append(file.digest)
+        metrics.paths.setdefault(place, []).append(file.path)
         if number >= MOST_FILES or remaining <= 0:
             metrics.unread[place] = "there are more such files or values than are read"
             continue
@@ -95,6 +108,7 @@ def _join_files(metrics: TrackerMetrics, name: TrackerSeries, pieces: list[list[
     for number, piece in enumerate(pieces, 1):
         place = name.place if number == 1 else f"{name.place} ({number})"
         metrics.trackers[place] = metrics.trackers[name.place]
+        metrics.paths[place] = metrics.paths[name.place]
         metrics.series[TrackerSeries(place, name.series)] = piece
 
 
@@ -128,9 +142,47 @@ def compare(runs: RunPair) -> tuple[Difference, ...]:
     for name in sorted({*left.series, *right.series}, key=lambda name: name.order):
         if name.place not in skipped:
             series = left.series.get(name), right.series.get(name)
-            leaves.append(_bookkeeping(name, *series, runs.contexts) or _leaf(name, *series, tolerance))
+            leaf = _bookkeeping(name, *series, runs.contexts) or _leaf(name, *series, tolerance)
+            ignored = declared(runs, name, left, right) if leaf.may_be_declared else None
+            if ignored is not None:
+                leaf = replace(leaf, judged=Verdict.IGNORED, ignored=(ignored,))
+            leaves.append(leaf if ignored is not None else _with_advice(leaf, name, *series))
     leaves += _damaged_rest(left, right, skipped)
     return (group(CATEGORY, tuple(leaves)),)
+
+
+def declared(runs: RunPair, name: TrackerSeries, *sides: TrackerMetrics) -> IgnoredCount | None:
+    """Return the rule of the user's that names a series; one that only names files does not cover what they log."""
+    paths = [path for side in sides for path in side.paths.get(name.place, ())]
+    file = runs.declared.of_file(*paths) if paths else None
+    rules = (
+        [rule for rule in file.rules if rule.key and rule.names_keys and rule.key.matches(name.series)] if file else []
+    )
+    if file is None or not rules:
+        return None
+    if any(names_result(part, is_number=True) for part in name.series.split("/")):
+        file.refuse(rules[0], f"it covers {name}, which names a result")
+        return None
+    return IgnoredCount(rules[0].rule.text, IgnoredThing.VALUE)
+
+
+def _with_advice(
+    leaf: Difference, name: TrackerSeries, left: list[LogPoint] | None, right: list[LogPoint] | None
+) -> Difference:
+    """Return the leaf of a series; where its first values only look like bookkeeping, it says what to do."""
+    pairs = zip(left or (), right or (), strict=False)
+    first = next((pair for pair in pairs if pair[0] != pair[1]), None)
+    if first is None or not leaf.verdict.differs:
+        return leaf
+    kind = resembles(value_name(name.series), _text_of(first[0]), _text_of(first[1]))
+    if kind is None:
+        return leaf
+    advice = f"it may be a {kind.value}: if it is no result, --ignore '{name.place}/*:{name.series}' leaves it out"
+    return replace(leaf, detail=f"{leaf.detail}; {advice}")
+
+
+def _text_of(point: LogPoint) -> str:
+    return repr(point.number) if point.number is not None else str(point)
 
 
 def compared(category: Difference) -> bool:
@@ -177,7 +229,7 @@ def bookkeeping_kind(
     """Return what kind of bookkeeping two values of a series are; None if they may be results."""
     if (left.step, left.dtype) != (right.step, right.dtype):
         return None
-    texts = [repr(point.number) if point.number is not None else str(point) for point in (left, right)]
+    texts = [_text_of(point) for point in (left, right)]
     return recognized(value_name(name.series), texts[0], texts[1], contexts)
 
 

@@ -17,7 +17,6 @@ INTERPRETER = "the directory of the Python interpreter in the command"
 WORKING_DIRECTORY = "the working directory in the command"
 EVENT_FILES = "time, host and process id in the names of TensorBoard event files"
 TRACKER_RUNS = "times and run ids in the paths of files that Weights & Biases and MLflow write"
-CONTAINERS = "time stamps inside zip containers"
 CONTENTS = "what formats of files add by themselves: time stamps, the order of members, spaces"
 ORDER = "the order in which threads wrote their lines"
 SEED_LINES = "the lines of the script that seeding calls stand in"
@@ -34,10 +33,9 @@ _MLFLOW = re.compile(
     r"(?<=/)[0-9a-f]{32}(?=/(?:artifacts|metrics|params|tags|inputs|outputs)/|/meta\.yaml$)|(?<=/m-)[0-9a-f]{32}(?=/)"
 )
 _WANDB_RUN = r"(?:.*/)?wandb/(?:offline-)?run-[^/]+/"
-_TRACKER_FILES = (
-    (re.compile(rf"{_WANDB_RUN}(?:logs/.+|tmp/.+)|(?:.*/)?wandb/debug[^/]*\.log"), "Weights & Biases"),
-    (re.compile(rf"{_WANDB_RUN}files/(?:wandb-metadata\.json|config\.yaml|output\.log)"), "Weights & Biases"),
-    (re.compile(r"(?:.*/)?\.config/(?:wandb|mlflow)/.+"), "the tracker's settings"),
+_TRACKER_LOGS = re.compile(rf"{_WANDB_RUN}(?:logs/.+|tmp/.+)|(?:.*/)?wandb/debug[^/]*\.log")
+_TRACKER_SETTINGS = re.compile(
+    rf"{_WANDB_RUN}files/(?:wandb-metadata\.json|config\.yaml|output\.log)|(?:.*/)?\.config/(?:wandb|mlflow)/.+"
 )
 _METRICS = (MLFLOW, WANDB_SUMMARY)  # formats of files of which only the values are compared
 
@@ -88,9 +86,19 @@ def _wandb_run(match: re.Match[str]) -> str:
 
 def excluded(path: str, normalized: str) -> tuple[Exclusion, str] | None:
     """Return why an output is not compared, as data and in words; None if it is compared."""
-    for pattern, name in _TRACKER_FILES:
-        if pattern.fullmatch(normalized):
-            words = f"not compared: of an experiment tracker; {name} writes times, run ids and the like into it"
-            return Exclusion.VOLATILE, words
     kind = kind_of(path)
     return (Exclusion.METRICS, f"its values are compared as metrics in files of {kind}") if kind in _METRICS else None
+
+
+def is_tracker_log(normalized: str) -> bool:
+    """Return whether an output is a log of an experiment tracker: its lines depend on what else goes on."""
+    return _TRACKER_LOGS.fullmatch(normalized) is not None
+
+
+def is_tracker_settings(normalized: str) -> bool:
+    """Return whether an output is what an experiment tracker keeps of a run beside its values, or of its user."""
+    return _TRACKER_SETTINGS.fullmatch(normalized) is not None
+
+
+TRACKER_LOG = "not compared: a log of an experiment tracker, in which other lines differ than those of times and ids"
+TRACKER_ALONE = "not compared: an experiment tracker writes it while a run ends, and only one run has it"
