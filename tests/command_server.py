@@ -35,7 +35,7 @@ import reprokit
 READ_AT_THE_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "OPENSSL_", "ASAN_", "LSAN_")
 # What starts threads, or takes long: modules that import it at once are left to the commands that need them.
 NOT_IMPORTED = ("numpy", "torch", "tensorflow", "keras", "tensorstore", "pyarrow", "distributed", "pytest")
-PROGRAMS = re.compile(r"reprokit\.(agent|_shim|__main__)\b|_process$")  # run when they are imported, or in trainings
+PROGRAMS = re.compile(r"reprokit\.(agent|__main__)\b|_process$")  # run when they are imported, or in trainings
 STREAMS = ("stdin", "stdout", "stderr")
 Payload = dict[str, Any]
 
