@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +24,6 @@ DIFFERING = [
     "frozen",
     "nested",
     "scripted",
-    "compiled",
     "replicas",
 ]
 EQUAL = ["plain again", "views", "in_memory", "criterion", "recomputed", "in_the_data", "traced"]
@@ -52,6 +52,16 @@ def flags(steps: list[TrailStep]) -> set[tuple[bool, bool]]:
 
 @pytest.mark.parametrize("name", DIFFERING)
 def test_what_differs_shows_at_its_step_and_not_in_the_batch(cases: Cases, name: str) -> None:
+    differs_at_its_step(cases, name)
+
+
+@pytest.mark.slow
+def test_what_a_compiled_model_is_called_with_shows_likewise(tmp_path: Path) -> None:
+    calls = {f"compiled {offset}": f"compiled({offset})" for offset in (0, 1)}
+    differs_at_its_step(Cases(tmp_path, training_text("pytorch_small.py"), calls), "compiled")
+
+
+def differs_at_its_step(cases: Cases, name: str) -> None:
     left, right = cases.steps(f"{name} 0", f"{name} 1")
     assert None not in inputs(left)
     assert [a.inputs == b.inputs for a, b in zip(left[:2], right, strict=False)] == [True, False]
