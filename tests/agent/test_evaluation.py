@@ -152,6 +152,7 @@ def test_xgboost_and_lightgbm(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_torch(tmp_path: Path) -> None:
     from sklearn import metrics
 
