@@ -238,4 +238,5 @@ def _status_of_command() -> int:
 
 
 if __name__ == "__main__":
-    main()
+    with suppress(KeyboardInterrupt):  # of a user who ends the tests
+        main()

@@ -1,4 +1,4 @@
-"""Writes a file of each kind that TensorFlow and Keras write into DIRECTORY..., or other ones into DIRECTORY=changed."""
+"""Writes a file of each kind of TensorFlow and Keras into DIRECTORY..., and other ones into DIRECTORY=changed."""
 
 from __future__ import annotations
 
