@@ -19,7 +19,7 @@ PIP_FLAGS := --quiet --quiet --disable-pip-version-check --no-warn-script-locati
 BUILD_TOOLS := 'setuptools>=77' 'cffi>=1.15' wheel
 
 NATIVE := $(wildcard native/*.[ch] native/supervisor/*.[ch] native/artifacts/*.[ch] native/trail/*.[ch] native/python/*.c native/loader/*.c) CMakeLists.txt
-BUILD := setup.py pyproject.toml reprokit/version.py $(NATIVE) $(wildcard profiles/*)
+BUILD := setup.py pyproject.toml reprokit/core/version.py $(NATIVE) $(wildcard profiles/*)
 
 # TensorFlow 1.14 is the last thing that needs CPython 3.7: from PATH, or the newest that pyenv has.
 PYTHON37 ?= $(shell for python in \

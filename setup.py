@@ -137,7 +137,7 @@ def copy_sources(sources: list[Path], target: Path) -> None:
 def write_interfaces(target: Path) -> None:
     """The headers as cffi has read them, so that no run waits for that."""
     sys.path.insert(0, str(ROOT))
-    from reprokit import native
+    from reprokit.core import native
 
     for header, interface in ((HEADER, INTERFACE), (ARTIFACTS_HEADER, ARTIFACTS_INTERFACE)):
         module = f"reprokit._shim.{interface.removesuffix('.py')}"

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.measure import in_turn, scratch, show
-from reprokit import entropy, native
-from reprokit.plan import Plan
+from reprokit import entropy
+from reprokit.core import native
+from reprokit.model.plan import Plan
 
 SOURCE = Path(__file__).with_suffix(".c")
 PYTHON = """

@@ -22,8 +22,8 @@ def _step(directory: Path, side: str) -> float:
 
 def main(runs: int) -> None:
     """Both sides in turn."""
-    from reprokit.rundir import RunDirectory
-    from reprokit.sample_ledgers import SampleStep, ledgers
+    from reprokit.run_files.ledgers import SampleStep, ledgers
+    from reprokit.run_files.rundir import RunDirectory
 
     with scratch() as name:
         directory = Path(name)

@@ -21,9 +21,9 @@ from torch import nn
 from torch.nn import functional
 from torch.utils._debug_mode import DebugMode
 
-from reprokit import native
-from reprokit.agent.questions.operator_log import CallLog
-from reprokit.agent.questions.pytorch_calls import PytorchCalls
+from reprokit.agent.operators.operator_log import CallLog
+from reprokit.agent.operators.torch_recorded_calls import PytorchCalls
+from reprokit.core import native
 
 BLOCK = 20  # steps
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.measure import REPROKIT, in_turn, scratch, show
-from reprokit import native
-from reprokit.plan import Plan
+from reprokit.core import native
+from reprokit.model.plan import Plan
 
 SOURCE = Path(__file__).with_suffix(".c")
 KINDS = {"getrandom": 200_000, "read": 200_000, "open": 50_000, "bulk": 64}

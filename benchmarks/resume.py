@@ -74,9 +74,9 @@ def _processor_time() -> float:
 
 def study(command: Sequence[str]) -> int:
     """Do what `reprokit resume` does, and print the processor time of each run."""
-    from reprokit.launch.interruption import Interruption
-    from reprokit.launch.launcher_process import execute
     from reprokit.questions import resume
+    from reprokit.run.interruption import Interruption
+    from reprokit.run.launcher_process import execute
 
     times: Times = {}
 

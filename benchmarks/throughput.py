@@ -18,7 +18,7 @@ OBJECTS, RECORDS, SIZE, THREADS = 8, 250, 120_000, 4
 
 
 def shard() -> bytes:
-    from reprokit.artifacts.formats.sstable import crc32c, masked
+    from reprokit.diff.formats.sstable import crc32c, masked
 
     parts = []
     for _ in range(RECORDS):
@@ -32,8 +32,8 @@ def rates(store: ObjectStore, url: str, threads: int) -> dict[str, object]:
     import boto3
     import obstore
 
-    from reprokit import object_stores
-    from reprokit.artifacts import throughput
+    from reprokit.diff import throughput
+    from reprokit.run_files import object_stores
 
     bucket = url.removeprefix("s3://")
     keys = store.keys(bucket)

@@ -28,8 +28,8 @@ def step_times(kind: str, directory: Path, pairs: int) -> list[list[float]]:
 
 def bytes_a_step(directory: Path) -> float:
     """Of the last run's trail."""
-    from reprokit.rundir import RunDirectory
-    from reprokit.trails import read
+    from reprokit.run_files.rundir import RunDirectory
+    from reprokit.run_files.trails import read
 
     run = RunDirectory(directory / "run")
     steps = sum(series.count for trail in read(run) for series in trail.series)

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from reprokit.cli.main import reprokit
-from reprokit.version import VERSION
+from reprokit.core.version import VERSION
 
 
 def contexts(

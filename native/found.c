@@ -39,7 +39,7 @@ static bool is_first_look(const struct stat *status) {
 }
 
 /* Returns whether a path lies where programs keep their own things; the first are names of directories, as in
- * NOISE of reprokit/names.py. */
+ * NOISE of reprokit/run_files/names.py. */
 static bool is_noise(const char *path) {
     static const char *const noise[] = {
         "/.cache/",    "/.git/",    "/.ipynb_checkpoints/", "/.ipython/",      "/.jupyter/",

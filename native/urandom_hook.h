@@ -1,7 +1,7 @@
 /*
  * urandom_hook.h - the interface of the shim: ABI number, file layouts, exported calls.
  *
- * Read by the C code and, through cffi, by Python (reprokit/native.py), which parses the part
+ * Read by the C code and, through cffi, by Python (reprokit/core/native.py), which parses the part
  * between the two marks below. That part therefore uses only what cffi's parser supports: plain
  * integer #defines, enums, structs and prototypes with the types of <stdint.h>.
  *

@@ -6,7 +6,7 @@ What a script may call: `log` and `log_predictions`. Outside a run they do nothi
 from __future__ import annotations
 
 from .agent.script_api import log, log_predictions
-from .version import VERSION as __version__  # noqa: N811
+from .core.version import VERSION as __version__  # noqa: N811
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

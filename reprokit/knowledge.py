@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from reprokit import toml_text
-from reprokit.errors import KnowledgeError
+from reprokit.core import toml_text
+from reprokit.core.errors import KnowledgeError
 
 SCHEMA = 1
 PROFILES = Path(__file__).parent / "profiles"

@@ -15,7 +15,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from reprokit.printable import printable
+from reprokit.core.printable import printable
 
 LONGEST = 400  # characters of one text
 MAX_ROWS = 100
@@ -71,7 +71,7 @@ def show(run: str | Path = "last") -> View:
 def verify(left: str | Path, right: str | Path) -> View:
     """Return whether two runs agree, bit for bit."""
     from reprokit.cli.ignores import IgnoreRequest
-    from reprokit.verify.compare.runs import compare, require_whole
+    from reprokit.verify.runs import compare, require_whole
     from reprokit.verify.show.comparison import causes, document, rows
     from reprokit.verify.verdict import verdict_line
 
@@ -90,8 +90,8 @@ def verify(left: str | Path, right: str | Path) -> View:
 
 def tensors(run: str | Path = "last") -> View:
     """Return the tensors that a run saved, with histograms of their values over the steps."""
-    from reprokit.report.histograms import histogram_drawing, histograms_of
-    from reprokit.rundir import RunDirectory
+    from reprokit.evidence.report.histograms import histogram_drawing, histograms_of
+    from reprokit.run_files.rundir import RunDirectory
     from reprokit.saved_tensors.summary import document, row
     from reprokit.saved_tensors.trial import TensorTrial
 
@@ -106,7 +106,7 @@ def tensors(run: str | Path = "last") -> View:
 
 def ls(directory: str | Path | None = None) -> View:
     """Return the runs in a directory, the newest first; by default those of the nearest .reprokit."""
-    from reprokit.run_home import home_of
+    from reprokit.run_files.home import home_of
     from reprokit.verify.show import run_list
 
     place = home_of(Path()) if directory is None else Path(directory)
@@ -118,7 +118,7 @@ def study(directory: str | Path) -> View:
     """Return what came of a study: its sentences, and the pairs of each setup."""
     import msgspec
 
-    from reprokit.difference import Verdict
+    from reprokit.core.difference import Verdict
     from reprokit.study.analysis import analyze
 
     analysis = analyze(Path(directory))
@@ -134,7 +134,7 @@ def study(directory: str | Path) -> View:
 
 
 def _path(run: str | Path) -> Path:
-    from reprokit.run_home import resolve
+    from reprokit.run_files.home import resolve
 
     return resolve(str(run))
 

@@ -99,9 +99,9 @@ def _is_outer(item: pytest.Item) -> bool:
 
 def _judge(item: pytest.Function) -> None:
     """Record, replay and compare the test; fail with the differences."""
-    from reprokit.errors import ReprokitError
+    from reprokit.core.errors import ReprokitError
+    from reprokit.core.printable import bounded
     from reprokit.gate.results import FAILED
-    from reprokit.printable import bounded
 
     outcome = OUTCOMES[2]
     try:
@@ -127,8 +127,8 @@ def _checked(item: pytest.Function) -> TrainingResult:
 
     from reprokit.gate.check import Check, GateWork
     from reprokit.gate.results import NOT_CHECKED, PASSED
-    from reprokit.launch.interruption import Interruption
-    from reprokit.user_config import find
+    from reprokit.run.interruption import Interruption
+    from reprokit.run_files.user_config import find
     from reprokit.verify.ignores import configured
 
     marker = item.get_closest_marker("reproducible")
@@ -162,7 +162,7 @@ def _checked(item: pytest.Function) -> TrainingResult:
 
 def _asked(marker: pytest.Mark) -> MarkerRequest:
     """Return what the marker says; a word that it does not know would be a promise that nobody keeps."""
-    from reprokit.errors import UsageError
+    from reprokit.core.errors import UsageError
     from reprokit.gate.start_conditions import require_known
 
     try:

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from reprokit import rundir
+from reprokit.run_files import rundir
 from tests.command_server import CommandServer
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reprokit.native import check_in_python
+from reprokit.core.native import check_in_python
 
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .agent import Agent
+    from .core.agent import Agent
 
 # The agent of this process, if there is one; reprokit.log, wherever it is imported from, finds it here.
 running: Agent | None = None

@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .agent import Agent
+    from .core.agent import Agent
 
 
 def log(*, step: int | None = None, epoch: int | None = None, **values: Any) -> None:

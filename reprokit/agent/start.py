@@ -6,14 +6,14 @@ import atexit
 import os
 import sys
 
-from . import directory_proxies, environ, import_listing
-from .agent import KEPT, ORDERS, TRAINING, Agent
-from .call_sites import CallSites
 from .core import import_hooks
+from .core.agent import KEPT, ORDERS, TRAINING, Agent
 from .core.journal import Journal
 from .core.launch_plan import read_plan
 from .frameworks import WATCHED
 from .orders.children import ChildOrders
+from .surroundings import directory_proxies, environ, import_listing
+from .surroundings.call_sites import CallSites
 
 FORMAT = 1
 MAX_PATH = 64  # entries of sys.path
@@ -44,7 +44,7 @@ def _follow_plan(agent: Agent) -> None:
 
         agent.attempt(patches.start, agent, plan["patches"])
     if plan.get("profiling"):
-        from . import observing
+        from . import operators as observing
 
         observing.start(agent, plan["profiling"])
     if plan.get("question"):

@@ -10,7 +10,7 @@ Reading needs NumPy only; a framework is imported only when a model of it is pas
 
 from __future__ import annotations
 
-from reprokit.errors import BadSnapshot
+from reprokit.core.errors import BadSnapshot
 
 from .loop_guard import guard
 from .snapshot import Snapshot, load

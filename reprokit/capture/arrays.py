@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from reprokit import dtypes
 from reprokit.agent.capture.store import NAMES, SavedTensor
+from reprokit.core import dtypes
 
 if TYPE_CHECKING:
     import numpy

@@ -12,7 +12,7 @@ from reprokit.agent.capture.header import SnapshotHeader, in_words
 from reprokit.agent.capture.settings import UNAVAILABLE, Conditions
 from reprokit.agent.capture.store import NOT_COMPARED, PARTIAL, PREFIX, SnapshotError, SnapshotFile, read_header
 from reprokit.model.run import SnapshotFacts
-from reprokit.rundir import SNAPSHOTS, RunDirectory
+from reprokit.run_files.rundir import SNAPSHOTS, RunDirectory
 
 __all__ = [
     "NOT_COMPARED",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from reprokit.errors import UsageError
+from reprokit.core.errors import UsageError
 
 if TYPE_CHECKING:
     from reprokit.agent.capture import CaptureSession
@@ -53,7 +53,7 @@ def new_session(
 ) -> CaptureSession:
     """Return a capture session for the script; raises UsageError for invalid options."""
     from reprokit.agent.capture import CaptureSession, CaptureSettings
-    from reprokit.native import trail_path
+    from reprokit.core.native import trail_path
 
     if on_nan not in ON_NAN:
         raise UsageError(f"on_nan={on_nan!r}: choose one of {', '.join(ON_NAN)}")

@@ -8,9 +8,9 @@ from typing import Any
 from reprokit.agent.capture import trees
 from reprokit.agent.capture.header import SnapshotHeader, Trigger, in_words
 from reprokit.agent.capture.store import SnapshotFile
-from reprokit.printable import printable
-from reprokit.screen import Cells, labeled, print_rows
-from reprokit.untrusted_json import object_in
+from reprokit.core.printable import printable
+from reprokit.core.screen import Cells, labeled, print_rows
+from reprokit.core.untrusted_json import object_in
 
 FORMAT = 1
 SHOWN = 6  # entries of each kind

@@ -11,7 +11,7 @@ from reprokit.agent.capture import trees
 from reprokit.agent.capture.header import in_words
 from reprokit.agent.capture.store import SnapshotError, SnapshotFile
 from reprokit.capture.arrays import TensorArrays
-from reprokit.errors import BadSnapshot
+from reprokit.core.errors import BadSnapshot
 
 MODULES = {"pytorch": "torch_fit", "tensorflow": "tensorflow_restore", "keras": "tensorflow_restore"}
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reprokit import rundir
 from reprokit.cli import options
 from reprokit.cli.output import print_json, stdout_kept
 from reprokit.cli.streams import ending_with
-from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
-from reprokit.printable import listed, printable
+from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
+from reprokit.core.printable import listed, printable
+from reprokit.run_files import rundir
 from reprokit.verify.verdict import tensors_proof
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ def command(
     replay must give again, or it is saved as not proved. Exit codes: 0 all is proved or was given again, 1 not all,
     2 failure.
     """
-    from reprokit.launch.interruption import Interrupted
-    from reprokit.launch.messages import say
-    from reprokit.tensor_selection import selection_of_words
+    from reprokit.model.tensor_selection import selection_of_words
+    from reprokit.run.interruption import Interrupted
+    from reprokit.run.messages import say
 
     selection = selection_of_words(tensors, steps, mode, reduce, tensor_buffer)
     try:
@@ -67,10 +67,10 @@ def command(
 
 def _asked(recording: rundir.RunDirectory, selection: TensorSelection) -> tuple[AnsweredReplay, AddedTensors]:
     """Replay the recording beside it, and take what is proved."""
-    from reprokit.launch.interruption import Interruption
     from reprokit.model.question import Question
     from reprokit.questions.replays import ask
     from reprokit.questions.tensors import add, has_unseen
+    from reprokit.run.interruption import Interruption
 
     question = Question(steps=selection.steps, tensors=selection)
     with (

@@ -13,14 +13,14 @@ import click
 from reprokit.cli import options
 from reprokit.cli.groups import CommandGroup
 from reprokit.cli.streams import ending_with
-from reprokit.errors import EXIT_IDENTICAL, UsageError
-from reprokit.printable import printable
-from reprokit.redaction import Secrets
-from reprokit.report.policy import CheckedArtifacts, Policy, check
-from reprokit.report.statement import PREDICATES
+from reprokit.core.errors import EXIT_IDENTICAL, UsageError
+from reprokit.core.printable import printable
+from reprokit.core.redaction import Secrets
+from reprokit.evidence.attest.policy import CheckedArtifacts, Policy, check
+from reprokit.evidence.attest.statement import PREDICATES
 
 if TYPE_CHECKING:
-    from reprokit.report.envelope import Signed
+    from reprokit.evidence.attest.envelope import Signed
 
 VERDICTS = ("identical", "tolerated", "different", "failed")
 LONGEST = 4000  # characters of a line
@@ -86,8 +86,8 @@ def verify(envelope: Path, artifacts: tuple[Path, ...], key: Path, asked: Policy
     the statement is another tool's; 2 if something cannot be read or is malformed; 3 if this key did not sign
     it; 4 if it does not say what was asked for. Without --verdict, 0 does not mean that runs were identical.
     """
-    from reprokit.report import envelope as envelopes
-    from reprokit.report import keys
+    from reprokit.evidence.attest import envelope as envelopes
+    from reprokit.evidence.attest import keys
 
     public = keys.read_public(key)
     signed = envelopes.read(envelope, public)
@@ -104,8 +104,8 @@ def verify(envelope: Path, artifacts: tuple[Path, ...], key: Path, asked: Policy
 
 def _lines(signed: Signed, checked: CheckedArtifacts) -> Iterator[tuple[str, str]]:
     """Yield what the statement says, with everything that qualifies it."""
-    from reprokit.report.phrases import EXECUTED
-    from reprokit.report.source import source_line
+    from reprokit.evidence.attest.source import source_line
+    from reprokit.evidence.report.phrases import EXECUTED
 
     rerun, count = signed.rerun, len(checked.checked)
     yield "statement", f"{signed.predicate_type}, made {rerun.made} by {rerun.verifier.name} {rerun.verifier.version}"
@@ -122,7 +122,7 @@ def _lines(signed: Signed, checked: CheckedArtifacts) -> Iterator[tuple[str, str
 
 
 def _qualifications(signed: Signed) -> Iterator[tuple[str, str]]:
-    from reprokit.report.phrases import counted_times
+    from reprokit.evidence.report.phrases import counted_times
 
     rerun = signed.rerun
     for rule in rerun.ignored:

@@ -9,7 +9,7 @@ import click
 from reprokit.cli import options
 from reprokit.cli.options import flag
 from reprokit.cli.output import say_next
-from reprokit.printable import printable
+from reprokit.core.printable import printable
 
 
 @click.command(epilog="Example: reprokit bundle last -o run.tar.zst")
@@ -27,8 +27,8 @@ def command(run: Path, output: Path | None, with_entropy: bool, with_snapshots: 
     secrets. Working directory, home directories, user and host name are replaced. The same run gives the same
     bytes. 'reprokit unpack' makes a run directory of it.
     """
-    from reprokit.bundle.pack import BundleRequest, pack
-    from reprokit.rundir import RunDirectory
+    from reprokit.evidence.bundle.pack import BundleRequest, pack
+    from reprokit.run_files.rundir import RunDirectory
 
     output = output or Path(f"{RunDirectory(run).run.run_id}.tar.zst")
     listed = pack(run, output, BundleRequest(entropy=with_entropy, snapshots=with_snapshots, paths=keep_paths))

@@ -9,7 +9,7 @@ import click
 from reprokit.cli import options
 from reprokit.cli.output import present
 from reprokit.cli.streams import ending_with
-from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
+from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
 
 
 @click.command(epilog="Example: reprokit check last")

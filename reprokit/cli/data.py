@@ -10,7 +10,7 @@ from reprokit.cli import options
 from reprokit.cli.groups import CommandGroup
 from reprokit.cli.output import present, write_whole
 from reprokit.cli.streams import ending_with
-from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
+from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
 
 
 @click.group(cls=CommandGroup)
@@ -29,7 +29,7 @@ def check(path: str, as_json: bool) -> None:
     these are compressed. Names file, record and byte of each bad one.
     Exits with 0 if none is bad, 1 if any is, 2 if that cannot be told.
     """
-    from reprokit.artifacts import record_check
+    from reprokit.diff import record_check
 
     result = record_check.check(path)
     with ending_with(EXIT_DIFFERENT if result.bad else EXIT_IDENTICAL):
@@ -56,7 +56,7 @@ def throughput(path: str, threads: tuple[int, ...], batch: int, plot: Path | Non
     PATH is as for check. All files are read, each by one thread, once for each number of threads, and their records
     checked. Batches of a file's records are counted when they are complete.
     """
-    from reprokit.artifacts import throughput as measured
+    from reprokit.diff import throughput as measured
 
     result = measured.measure(path, threads, batch)
     if plot is not None:

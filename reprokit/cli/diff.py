@@ -10,8 +10,8 @@ import click
 
 from reprokit.cli import options, tolerances
 from reprokit.cli.streams import ending_with
-from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
-from reprokit.tolerance import Tolerances
+from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
+from reprokit.core.tolerance import Tolerances
 
 QUANTITIES = ("tensors", "values")  # values: numbers in JSON, CSV and the like
 
@@ -31,8 +31,8 @@ def command(left: Path, right: Path, every_leaf: bool, as_json: bool, accepted: 
     differ, 2 if they cannot be compared; with a tolerance also with 0 if they are within it, and says so.
     A QUANTITY is tensors or values (single numbers in JSON and CSV).
     """
-    from reprokit.artifacts.compare import CompareOptions
-    from reprokit.artifacts.files import diff
+    from reprokit.diff.compare import CompareOptions
+    from reprokit.diff.files import diff
     from reprokit.verify.show.comparison import document_of_files, print_tree
 
     tree = diff(left, right, CompareOptions(accepted.of.get("tensors"), accepted.of.get("values")))

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import click
 
-from reprokit.errors import EXIT_TROUBLE, ReprokitError
-from reprokit.launch import machine
-from reprokit.launch.machine import DoctorFinding, DoctorState, absent, bad, good
+from reprokit.core.errors import EXIT_TROUBLE, ReprokitError
+from reprokit.core.printable import printable
+from reprokit.core.version import VERSION
 from reprokit.model.states import words_of
-from reprokit.printable import printable
-from reprokit.version import VERSION
+from reprokit.run import machine
+from reprokit.run.machine import DoctorFinding, DoctorState, absent, bad, good
 
 PROBE = "import ctypes, os; os.urandom(8); print(ctypes.CDLL(None).reprokit_abi())"
 ABOUT = "import platform, sys; print(platform.python_implementation(), platform.python_version(), sys.abiflags)"
@@ -51,7 +51,7 @@ def _checked(check: Callable[[], DoctorFinding]) -> DoctorFinding:
 
 
 def _platform() -> DoctorFinding:
-    from reprokit.launch.platform_support import libc, require_supported
+    from reprokit.run.platform_support import libc, require_supported
 
     require_supported()
     return good(f"{platform.system()} {platform.release()} on {platform.machine()}, {libc()}")
@@ -62,7 +62,7 @@ def _reprokit() -> DoctorFinding:
 
 
 def _shim() -> DoctorFinding:
-    from reprokit import native
+    from reprokit.core import native
 
     native.require_shim()
     return good(f"built, with the ABI of this reprokit ({native.shim_path()})")
@@ -70,7 +70,7 @@ def _shim() -> DoctorFinding:
 
 def _preload() -> DoctorFinding:
     """Start a program under the shim and ask it."""
-    from reprokit.launch.environment import RUN, in_front, preload_paths, without_own
+    from reprokit.run.environment import RUN, in_front, preload_paths, without_own
 
     with tempfile.TemporaryDirectory(prefix="reprokit-") as directory, preload_paths() as place:
         environment = {**without_own(os.environ), "LD_PRELOAD": in_front(place.preload, os.environ.get("LD_PRELOAD"))}
@@ -82,7 +82,7 @@ def _preload() -> DoctorFinding:
 
 
 def _addresses() -> DoctorFinding:
-    from reprokit.launch.kernel import without_randomization
+    from reprokit.run.kernel import without_randomization
 
     with without_randomization() as outcome:
         if not outcome.is_on:
@@ -109,7 +109,7 @@ def _python() -> DoctorFinding:
     if python is None:
         return bad("there is no python on PATH; activate the environment of your training")
     about, failure = machine.tried([python, "-c", ABOUT], PROBE_LIMIT)
-    from reprokit.launch.command import elf_refusal
+    from reprokit.run.command import elf_refusal
 
     reason = elf_refusal(Path(os.path.realpath(python))).why if not _is_script(python) else ""
     if failure or reason:
@@ -138,7 +138,7 @@ def _trial() -> Iterator[tuple[Path, str]]:
 def _recording() -> DoctorFinding:
     """Return whether its os.urandom is recorded, by which call, and whether the agent is there."""
     from reprokit.entropy.request_counts import who_asked
-    from reprokit.rundir import ENTROPY, RunDirectory
+    from reprokit.run_files.rundir import ENTROPY, RunDirectory
 
     with _trial() as (path, failure):
         if failure:

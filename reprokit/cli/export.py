@@ -13,11 +13,11 @@ import msgspec
 from reprokit.cli import ignores, options
 from reprokit.cli.groups import CommandGroup
 from reprokit.cli.ignores import IgnoreRequest
-from reprokit.errors import ExtraMissing
-from reprokit.printable import printable
+from reprokit.core.errors import ExtraMissing
+from reprokit.core.printable import printable
 
 if TYPE_CHECKING:
-    from reprokit.report.facts import AuditFacts
+    from reprokit.evidence.report.facts import AuditFacts
 
 
 @click.group(cls=CommandGroup)
@@ -50,8 +50,8 @@ def mlflow(
     If the training opened a run of MLflow, that run gets the tags, else a new one that holds the command's
     options and the recorded metrics too. The report goes to its artifacts. Prints the id of MLflow's run.
     """
-    from reprokit.report.gather import gather
-    from reprokit.report.mlflow import Target, export
+    from reprokit.evidence.export.mlflow import Target, export
+    from reprokit.evidence.report.gather import gather
 
     paths = [run] if run2 is None else [run, run2]
     facts = gather(paths, ignores=declared.ignores())
@@ -66,7 +66,7 @@ def mlflow(
 
 def _reports(facts: AuditFacts, directory: Path) -> list[Path]:
     """Return the report as JSON, and as a page where its library is installed, else as Markdown."""
-    from reprokit.report import html, markdown
+    from reprokit.evidence.report import html, markdown
 
     content = {"report.json": json.dumps(msgspec.to_builtins(facts), indent=2) + "\n"}
     try:
@@ -79,8 +79,8 @@ def _reports(facts: AuditFacts, directory: Path) -> list[Path]:
 
 
 def _bundle(path: Path, directory: Path) -> Path:
-    from reprokit.bundle.pack import pack
-    from reprokit.rundir import RunDirectory
+    from reprokit.evidence.bundle.pack import pack
+    from reprokit.run_files.rundir import RunDirectory
 
     packed = directory / f"{RunDirectory(path).run.run_id}.tar.zst"
     pack(path, packed)
@@ -115,8 +115,8 @@ def dvc(run: Path, run2: Path | None, output: Path, plots: Path | None, declared
     The metrics file has the verdict, 1 for identical and 0 for different, the replay's fidelity, and the last
     value of each recorded metric. A stage that must fail where trainings differ runs 'reprokit gate'.
     """
-    from reprokit.report import dvc as presenter
-    from reprokit.report.gather import gather
+    from reprokit.evidence.export import dvc as presenter
+    from reprokit.evidence.report.gather import gather
 
     facts = gather([run] if run2 is None else [run, run2], ignores=declared.ignores())
     for path in presenter.write(facts, output, plots):

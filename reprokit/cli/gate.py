@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
-from reprokit import rundir
 from reprokit.cli import ignores, options
 from reprokit.cli.ignores import IgnoreRequest
 from reprokit.cli.options import flag, path_option
 from reprokit.cli.output import print_json, stdout_kept, write_whole
 from reprokit.cli.streams import ending_with
-from reprokit.errors import CannotWriteReport, ReprokitError, UsageError, refused_as
+from reprokit.core.errors import CannotWriteReport, ReprokitError, UsageError, refused_as
+from reprokit.core.printable import bounded
 from reprokit.gate.reports import Reports
 from reprokit.gate.results import NOT_CHECKED, PASSED, REQUIRED, TROUBLE, Case, GateVerdict, TrainingResult
-from reprokit.launch.messages import say
-from reprokit.plan import name_of
-from reprokit.printable import bounded
+from reprokit.model.plan import name_of
+from reprokit.run.messages import say
+from reprokit.run_files import rundir
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -139,7 +139,7 @@ def command(
     """
     from reprokit.gate.check import GateWork, judge
     from reprokit.gate.start_conditions import require_known
-    from reprokit.launch.interruption import Interruption
+    from reprokit.run.interruption import Interruption
 
     if update_golden and golden is None:
         raise UsageError("--update-golden needs --golden DIR")
@@ -171,8 +171,8 @@ def _trainings(
     behind: tuple[str, ...] | None, config: Path | None, names: tuple[str, ...]
 ) -> tuple[list[GateTraining], Path]:
     """Return what is to be checked, and from where its paths lead."""
-    from reprokit import user_config
     from reprokit.gate import trainings
+    from reprokit.run_files import user_config
 
     base = options.current_directory()
     if behind:
@@ -256,9 +256,9 @@ class Statements:
 
     def _trouble(self, judged: TrainingResult, number: int, failures: list[str]) -> Case | None:
         """Write the statement about a pair, or say why it cannot be made."""
-        from reprokit.report import envelope
-        from reprokit.report.gather import Execution, gather
-        from reprokit.report.statement import statement
+        from reprokit.evidence.attest import envelope
+        from reprokit.evidence.attest.statement import statement
+        from reprokit.evidence.report.gather import Execution, gather
 
         paths = [Path(path) for path in judged.pairs[number - 1]]
         try:
@@ -283,7 +283,7 @@ def prepare(
         raise UsageError("--sign KEY and --statements DIR go together")
     if key is None or directory is None:
         return None
-    from reprokit.report import keys
+    from reprokit.evidence.attest import keys
 
     private = keys.read_private(key)
     with refused_as(CannotWriteReport, directory, "choose another with --statements"):

@@ -21,7 +21,7 @@ def command(keep: int | None, older: timedelta | None, dry_run: bool) -> None:
     """
     if keep is None and older is None:
         raise click.UsageError("say which runs to keep: --keep N, --older AGE, or both.")
-    from reprokit.launch import removal
+    from reprokit.run import removal
 
     for line in removal.collect(keep or 0, older or timedelta(), dry_run=dry_run):
         click.echo(line)

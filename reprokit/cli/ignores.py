@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from reprokit.cli.options import current_directory, flag
-from reprokit.errors import UsageError
+from reprokit.core.errors import UsageError
 
 if TYPE_CHECKING:
     from reprokit.verify.ignores import Ignores
@@ -34,7 +34,7 @@ class IgnoreRequest(msgspec.Struct, frozen=True):
 
     def ignores(self, file: Path | None = None) -> Ignores:
         """Return its rules, then those of the configuration: of this file, else of the one that counts here."""
-        from reprokit import user_config
+        from reprokit.run_files import user_config
         from reprokit.verify.ignores import Ignores, configured, declared
 
         try:

@@ -16,7 +16,7 @@ def command(key: Path) -> None:
 
     Neither is overwritten. The private key is not encrypted: keep it where only the signer can read it.
     """
-    from reprokit.report import keys
+    from reprokit.evidence.attest import keys
 
     public = keys.make(key)
     click.echo(f"private key, to sign with: {key}")

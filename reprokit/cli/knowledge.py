@@ -14,9 +14,9 @@ import msgspec
 
 from reprokit import knowledge
 from reprokit.cli import options
-from reprokit.errors import KnowledgeError, UsageError
+from reprokit.core.errors import KnowledgeError, UsageError
+from reprokit.core.screen import Cells, print_rows
 from reprokit.knowledge import Fact
-from reprokit.screen import Cells, print_rows
 
 DOCUMENT_FORMAT = 1
 MOST_ROWS = 30  # on one screen

@@ -10,7 +10,7 @@ import click
 from reprokit.cli import options
 from reprokit.cli.output import present
 from reprokit.cli.streams import ending_with
-from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, CannotWriteReport, UsageError
+from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, CannotWriteReport, UsageError
 
 
 @click.command(epilog="Example: reprokit ledger last --step 10")
@@ -36,7 +36,7 @@ def command(
 
     ID is the sample's index in its data set, or the name or digest that --step shows.
     """
-    from reprokit.rundir import RunDirectory
+    from reprokit.run_files.rundir import RunDirectory
     from reprokit.verify.show import sample_ledger
 
     if sum(asked is not None for asked in (step, sample, target)) > 1:

@@ -9,8 +9,8 @@ import click
 from reprokit.cli import options
 from reprokit.cli.output import print_json
 from reprokit.cli.streams import ending_with
-from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, UsageError
-from reprokit.rundir import RunDirectory
+from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, UsageError
+from reprokit.run_files.rundir import RunDirectory
 
 
 @click.command(epilog="Example: reprokit locate last")
@@ -33,11 +33,11 @@ def command(
     """
     import msgspec
 
-    from reprokit.launch.interruption import Interrupted, Interruption
-    from reprokit.launch.messages import say
     from reprokit.questions import divergence_text
     from reprokit.questions.locate import LocateOptions, locate
-    from reprokit.run_home import recording_of
+    from reprokit.run.interruption import Interrupted, Interruption
+    from reprokit.run.messages import say
+    from reprokit.run_files.home import recording_of
 
     if keep is not None and keep.exists():
         raise UsageError(f"{keep} exists already; choose another directory with --keep")

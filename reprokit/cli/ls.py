@@ -9,8 +9,8 @@ import click
 
 from reprokit.cli import options
 from reprokit.cli.output import present
-from reprokit.launch.rundirectory import shown
-from reprokit.run_home import home_of
+from reprokit.run.rundirectory import shown
+from reprokit.run_files.home import home_of
 
 
 @click.command(epilog="Example: reprokit ls --limit 5")

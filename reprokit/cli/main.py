@@ -13,9 +13,16 @@ from typing import Any, NoReturn
 import click
 
 from reprokit.cli.groups import CommandGroup
-from reprokit.errors import EXIT_IDENTICAL, EXIT_OWN_FAILURE, EXIT_TROUBLE, ReprokitError, SystemRefused, UsageError
-from reprokit.printable import printable
-from reprokit.version import VERSION
+from reprokit.core.errors import (
+    EXIT_IDENTICAL,
+    EXIT_OWN_FAILURE,
+    EXIT_TROUBLE,
+    ReprokitError,
+    SystemRefused,
+    UsageError,
+)
+from reprokit.core.printable import printable
+from reprokit.core.version import VERSION
 
 GROUPS = {  # the commands, each a module of its name, with what `reprokit` alone says of it
     "Run": {
@@ -191,7 +198,7 @@ def _print_error(line: str) -> None:
 def _end_if_unread() -> None:
     """End as a program ends whose output nobody reads any more: by SIGPIPE, which Python ignores."""
     from reprokit.cli.streams import is_unread
-    from reprokit.launch.process import die_by
+    from reprokit.run.process import die_by
 
     if is_unread():
         die_by(signal.SIGPIPE)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from reprokit.difference import Role
+from reprokit.core.difference import Role
 
 if TYPE_CHECKING:
-    from reprokit.verify.compare.runs import Comparison
+    from reprokit.verify.runs import Comparison
 
 # What a step finds when it begins: if the trail differs there first, no operator of the step is why.
 INPUTS = frozenset(["batch", "random state", "tensors", "parameters before"])
@@ -68,9 +68,9 @@ def chosen(facts: VerdictFacts) -> NextStep:
 
 def facts_of(comparison: Comparison) -> VerdictFacts:
     """Return what the next step after a comparison depends on."""
-    from reprokit import state_files
     from reprokit.questions.locate import is_locatable
-    from reprokit.verify.compare import entropy
+    from reprokit.run_files import state_files
+    from reprokit.verify.categories import entropy
 
     first, runs = comparison.tree.first(), (comparison.left, comparison.right)
     if first is None:

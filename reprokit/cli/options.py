@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 
 import click
 
-from reprokit import redaction, run_home
-from reprokit.errors import DashesMissing, WorkingDirectoryMissing, refused_as
+from reprokit.core import redaction
+from reprokit.core.errors import DashesMissing, WorkingDirectoryMissing, refused_as
+from reprokit.model.plan import CapturePlan, Plan, RulesPlan
 from reprokit.model.states import ON, WITHOUT_TRAIL, Switch
-from reprokit.plan import CapturePlan, Plan, RulesPlan
+from reprokit.run_files import home as run_home
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Decorator = Callable[[Any], Any]
@@ -38,7 +39,7 @@ def current_directory() -> Path:
 
 
 class RunPath(click.ParamType):  # type: ignore[type-arg]  # which click takes arguments depends on its version
-    """A run directory: its path, or a name that `reprokit.run_home` resolves."""
+    """A run directory: its path, or a name that `reprokit.run_files.home` resolves."""
 
     name = "run"
 
@@ -403,7 +404,7 @@ def saving_tensors(function: Function) -> Function:
         question, plan = None, _rules(rules, on_rule)
         if tensors or plan is not None:
             from reprokit.model.question import Question
-            from reprokit.tensor_selection import FOR_RULES, selection
+            from reprokit.model.tensor_selection import FOR_RULES, selection
 
             may_stop = plan is not None and plan.stops
             question = Question(tensors=selection(tensors or FOR_RULES, tensor_buffer), may_stop=may_stop)
@@ -443,7 +444,7 @@ class LaunchingCommand(CommandBehindDashes):
     """A command that starts the user's, where that can be done."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        from reprokit.launch.platform_support import require_supported
+        from reprokit.run.platform_support import require_supported
 
         require_supported()
         return super().invoke(ctx)
@@ -492,6 +493,6 @@ def chosen_patches(words: tuple[str, ...], command: tuple[str, ...]) -> tuple[st
     """Return the ids and values that --patch stands for."""
     if not words:
         return ()
-    from reprokit.launch.run_patches import wanted
+    from reprokit.run.run_patches import wanted
 
     return wanted(words, command, current_directory())

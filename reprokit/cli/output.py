@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from reprokit import redaction, run_home, rundir
 from reprokit.cli import options
-from reprokit.errors import CannotWriteReport, refused_as
-from reprokit.launch.rundirectory import shown
+from reprokit.core import redaction
+from reprokit.core.errors import CannotWriteReport, refused_as
+from reprokit.run.rundirectory import shown
+from reprokit.run_files import home as run_home
+from reprokit.run_files import rundir
 
 if TYPE_CHECKING:
-    from reprokit.launch.process import ExitStatus
-    from reprokit.plan import Plan
+    from reprokit.model.plan import Plan
+    from reprokit.run.process import ExitStatus
 
 Result = TypeVar("Result")
 
@@ -70,7 +72,7 @@ def says_next() -> bool:
 
 def say_next(*words: str) -> None:
     """Print the usual next command, unless --quiet or a JSON document was asked for."""
-    from reprokit.launch.messages import say
+    from reprokit.run.messages import say
 
     if says_next():
         say(f"next: {shlex.join(words)}")
@@ -78,10 +80,10 @@ def say_next(*words: str) -> None:
 
 def launch(plan: Plan, *following: str) -> NoReturn:
     """Execute a plan, say what to do with a run that ended well, and end as the training ended."""
-    from reprokit.launch.run import execute
+    from reprokit.run.run import execute
 
     if plan.output is not None and plan.output.parent.name == rundir.HOSTS:
-        from reprokit.launch.remote_hosts import with_other_hosts
+        from reprokit.run.remote_hosts import with_other_hosts
 
         plan = with_other_hosts(plan, sys.argv[1:])
     done = execute(plan)
@@ -103,7 +105,7 @@ def end_as(ended: ExitStatus) -> NoReturn:
 
     The run is closed and every line of it written: taking the interpreter apart would only cost another 13 ms.
     """
-    from reprokit.launch.process import die_by
+    from reprokit.run.process import die_by
 
     if ended.signal_number is not None:
         die_by(ended.signal_number)

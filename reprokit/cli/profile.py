@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from reprokit.cli import options
 from reprokit.cli.options import flag
 from reprokit.cli.output import end_as, present, say_next, stdout_kept
+from reprokit.model.plan import RECORD, Plan
 from reprokit.model.run import ProfilingFacts
 from reprokit.model.states import WITHOUT_SYSTEM_CALLS, off
-from reprokit.plan import RECORD, Plan
 
 if TYPE_CHECKING:
-    from reprokit.findings import FindingsFile
+    from reprokit.run_files.findings import FindingsFile
 
 REPEATS = 30
 WITHOUT = off("only system calls are watched", "not-asked")
@@ -60,7 +60,7 @@ def command(plan: Plan, as_json: bool) -> None:
 
     COMMAND's exit status is passed on; that of a training stopped by --steps or --seconds is 0.
     """
-    from reprokit.launch.run import execute
+    from reprokit.run.run import execute
 
     assert plan.profiling is not None
     if not (plan.profiling.functions or plan.profiling.operators):
@@ -74,8 +74,8 @@ def command(plan: Plan, as_json: bool) -> None:
 
 def _print_findings(path: Path, as_json: bool) -> None:
     """Print the findings; an error is reported, and the training's exit status passed on all the same."""
-    from reprokit.errors import ReprokitError
-    from reprokit.launch.messages import warn
+    from reprokit.core.errors import ReprokitError
+    from reprokit.run.messages import warn
 
     try:
         profiled = _findings(path)
@@ -91,8 +91,9 @@ def _print_findings(path: Path, as_json: bool) -> None:
 
 def _findings(path: Path) -> FindingsFile:
     """Diagnose a run that has just ended, and keep what was found in it."""
-    from reprokit import findings, profiling
-    from reprokit.rundir import RunDirectory
+    from reprokit import profiling
+    from reprokit.run_files import findings
+    from reprokit.run_files.rundir import RunDirectory
 
     diagnosed = profiling.analyze(RunDirectory(path))
     findings.write(path, diagnosed)
@@ -103,9 +104,9 @@ def show(path: Path, profiled: FindingsFile, *, as_json: bool) -> None:
     """Print the findings of the run at this path."""
     from functools import partial
 
-    from reprokit.launch.rundirectory import shown
     from reprokit.profiling import report
-    from reprokit.rundir import RunDirectory
+    from reprokit.run.rundirectory import shown
+    from reprokit.run_files.rundir import RunDirectory
 
     run = RunDirectory(Path(shown(path)))
     present(profiled, as_json=as_json, document=partial(report.document, run), text=partial(report.print_findings, run))

@@ -8,7 +8,7 @@ import click
 
 from reprokit.cli import options
 from reprokit.cli.output import say_next
-from reprokit.printable import printable
+from reprokit.core.printable import printable
 
 
 @click.command(epilog="Example: reprokit pull s3://bucket/runs/first")
@@ -21,7 +21,7 @@ def command(url: str, directory: Path | None) -> None:
     DIRECTORY is the URL's last word unless it is given. Each file is compared with its digest; the directory
     gets its name when all are there. After an interruption the same command fetches what is missing.
     """
-    from reprokit.bundle.object_store import pull
+    from reprokit.evidence.bundle.object_store import pull
 
     directory = directory or Path(url.rstrip("/").rpartition("/")[2])
     listed, there = pull(url, directory)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from reprokit import rundir
 from reprokit.cli import options
 from reprokit.cli.options import flag
 from reprokit.cli.output import say_next
-from reprokit.printable import printable
+from reprokit.core.printable import printable
+from reprokit.run_files import rundir
 
 
 @click.command(epilog="Example: reprokit push last s3://bucket/runs/first")
@@ -27,9 +27,9 @@ def command(run: Path, url: str, with_entropy: bool, with_snapshots: bool, keep_
     What is written is what 'reprokit bundle' packs, file by file, the list of contents last. Nothing is
     overwritten. After an interruption the same command writes what is missing.
     """
-    from reprokit.bundle.follow import follow as follow_run
-    from reprokit.bundle.object_store import push
-    from reprokit.bundle.pack import BundleRequest
+    from reprokit.evidence.bundle.follow import follow as follow_run
+    from reprokit.evidence.bundle.object_store import push
+    from reprokit.evidence.bundle.pack import BundleRequest
 
     if follow:
         follow_run(run, url)

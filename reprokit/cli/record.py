@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from reprokit.cli import options
 from reprokit.cli.options import flag
 from reprokit.cli.output import launch
-from reprokit.errors import UsageError
+from reprokit.core.errors import UsageError
+from reprokit.model.plan import RECORD, Plan, key_of_seed
 from reprokit.model.states import WITH_GRADIENTS
-from reprokit.plan import RECORD, Plan, key_of_seed
 
 
 @options.launching(epilog="Example: reprokit record -- python train.py")
@@ -85,7 +85,7 @@ def command(plan: Plan, seed: str | None, recipe_file: Path | None, trail_gradie
 
 def _require_store(url: str) -> None:
     """Refuse before the training what could not be written after it."""
-    from reprokit import object_stores
+    from reprokit.run_files import object_stores
 
     if not object_stores.is_remote(url):
         raise UsageError(f"--push {url}: name a place in a store, such as s3://bucket/prefix")
@@ -94,7 +94,7 @@ def _require_store(url: str) -> None:
 
 def _with_recipe(plan: Plan, path: Path) -> Plan:
     """Return the plan with what the recipe asks for too."""
-    from reprokit import recipe
+    from reprokit.run_files import recipe
 
     asked_recipe, used = recipe.read(path)
     asked = recipe.RecipeSettings(

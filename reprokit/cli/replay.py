@@ -9,8 +9,8 @@ import click
 
 from reprokit.cli import options
 from reprokit.cli.output import launch
-from reprokit.plan import POLICIES, ReplayStart
-from reprokit.rundir import RunDirectory
+from reprokit.model.plan import POLICIES, ReplayStart
+from reprokit.run_files.rundir import RunDirectory
 
 
 @click.command(cls=options.LaunchingCommand, epilog="Example: reprokit replay last")
@@ -40,7 +40,7 @@ def command(behind_dashes: tuple[str, ...], /, run: Path, here: bool, **settings
     recorded one. First reports what has changed since the recording. Starts from the files that the recording
     found: those that it wrote are set aside, and replaced by the replay's. Exit statuses are those of record.
     """
-    from reprokit.launch.replay_plan import replay_plan
+    from reprokit.run.replay_plan import replay_plan
 
     start = ReplayStart.HERE if here else ReplayStart.FOUND
     launch(replay_plan(RunDirectory(run), command=behind_dashes, start=start, **settings), "reprokit", "verify")

@@ -13,12 +13,12 @@ import msgspec
 from reprokit.cli import ignores, options
 from reprokit.cli.ignores import IgnoreRequest
 from reprokit.cli.output import write_whole
-from reprokit.errors import UsageError
+from reprokit.core.errors import UsageError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from reprokit.report.facts import AuditFacts
+    from reprokit.evidence.report.facts import AuditFacts
 
 STATEMENTS = ("test-result", "bitwise-rerun")
 FORMATS = ("text", "markdown", "html", "json", "cyclonedx", "model-card", *STATEMENTS)
@@ -56,8 +56,8 @@ def command(
     HTML page it writes one beside the page, which names it. Exits with 0 if the report was written, whatever it
     says, and with 2 if not.
     """
-    from reprokit.report import keys
-    from reprokit.report.gather import gather
+    from reprokit.evidence.attest import keys
+    from reprokit.evidence.report.gather import gather
 
     output = None if output == Path("-") else output
     chosen = kind or _by_name(output)
@@ -68,7 +68,7 @@ def command(
     private = None if key is None else keys.read_private(key)
     facts = gather([run] if run2 is None else [run, run2], ignores=declared.ignores())
     if chosen == "text":
-        from reprokit.report.text import print_report
+        from reprokit.evidence.report.text import print_report
 
         print_report(facts)
         return
@@ -93,7 +93,8 @@ def _by_name(output: Path | None) -> str:
 
 def _signed_page(facts: AuditFacts, key: Ed25519PrivateKey, output: Path) -> str:
     """Write the signed statement beside the page, and return the page, which names both."""
-    from reprokit.report import envelope, html, statement
+    from reprokit.evidence.attest import envelope, statement
+    from reprokit.evidence.report import html
 
     content = statement.statement(facts, "bitwise-rerun")
     signed = envelope.sign(content, key)
@@ -104,11 +105,11 @@ def _signed_page(facts: AuditFacts, key: Ed25519PrivateKey, output: Path) -> str
 
 def _text(facts: AuditFacts, kind: str, key: Ed25519PrivateKey | None) -> str:
     """Return the report in this format."""
-    from reprokit.report import envelope, statement
+    from reprokit.evidence.attest import envelope, statement
 
     if kind in PRESENTERS:
         module, function = PRESENTERS[kind]
-        presenter = importlib.import_module(f"reprokit.report.{module}")
+        presenter = importlib.import_module(f"reprokit.evidence.report.{module}")
         return str(getattr(presenter, function)(facts))
     content = statement.statement(facts, kind) if kind in STATEMENTS else msgspec.to_builtins(facts)
     return json.dumps(content, indent=2) + "\n" if key is None else envelope.sign(content, key)

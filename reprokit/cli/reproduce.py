@@ -12,8 +12,8 @@ from reprokit.cli.ignores import IgnoreRequest
 from reprokit.cli.options import flag
 from reprokit.cli.output import say_next, stdout_kept
 from reprokit.cli.streams import ending_with
-from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, NoCommand
-from reprokit.recipe import RecipeSettings
+from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, NoCommand
+from reprokit.run_files.recipe import RecipeSettings
 
 
 @options.launching(epilog="Example: reprokit reproduce -- python train.py")
@@ -71,13 +71,13 @@ def command(
     """
     if not context.obj:
         raise NoCommand("nothing to run; put the command behind --: reprokit reproduce -- python train.py")
-    from reprokit.launch.interruption import Interrupted
-    from reprokit.launch.messages import say
-    from reprokit.launch.rundirectory import shown
     from reprokit.reproduce import journal as journals
     from reprokit.reproduce import narrative
     from reprokit.reproduce.laboratory import ReproductionWork
     from reprokit.reproduce.reproduction import RECIPE, ReproductionOptions, place_for, reproduce
+    from reprokit.run.interruption import Interrupted
+    from reprokit.run.messages import say
+    from reprokit.run.rundirectory import shown
 
     settings = replace(settings, patches=options.chosen_patches(settings.patches, context.obj))
     wishes = ReproductionOptions(

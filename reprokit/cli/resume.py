@@ -11,7 +11,7 @@ import click
 from reprokit.cli import options
 from reprokit.cli.output import present, stdout_kept
 from reprokit.cli.streams import ending_with
-from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, NoCommand, UsageError
+from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, NoCommand, UsageError
 
 SIGNALS = ("INT", "TERM", "KILL")
 
@@ -65,11 +65,11 @@ def command(
     """
     from signal import Signals
 
-    from reprokit.launch.interruption import Interrupted, Interruption
-    from reprokit.launch.messages import say
     from reprokit.model.resumption import document
     from reprokit.questions.resume import ResumeStudy, ResumeWork, place_for
     from reprokit.questions.resume_text import print_finding
+    from reprokit.run.interruption import Interrupted, Interruption
+    from reprokit.run.messages import say
 
     if not context.obj:
         raise NoCommand("nothing to run; put the command behind --: reprokit resume -- python train.py")

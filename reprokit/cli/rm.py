@@ -17,7 +17,7 @@ def command(runs: tuple[Path, ...]) -> None:
     Nothing is removed unless each of them is a run directory and none is in progress. A replay that is kept
     without its recording is named: it cannot be verified any more. Snapshots outside of RUN stay.
     """
-    from reprokit.launch import removal
+    from reprokit.run import removal
 
     for line in removal.remove_runs(list(dict.fromkeys(runs))):
         click.echo(line)

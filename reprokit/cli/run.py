@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from reprokit.cli import options
 from reprokit.cli.output import launch
-from reprokit.plan import RUN, Plan
+from reprokit.model.plan import RUN, Plan
 
 
 @options.launching(epilog="Example: reprokit run --on-nan capture -- python train.py")

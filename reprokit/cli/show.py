@@ -9,7 +9,7 @@ import click
 from reprokit.cli import options
 from reprokit.cli.options import flag
 from reprokit.cli.output import present
-from reprokit.errors import NotProfiled, UsageError
+from reprokit.core.errors import NotProfiled, UsageError
 
 
 @click.command(epilog="Example: reprokit show last --entropy")
@@ -71,9 +71,10 @@ def command(
 
 def _show_findings(run: Path, as_json: bool) -> None:
     """Print the findings made at the end of the run; after a launcher's death, diagnose the run now."""
-    from reprokit import findings, profiling
+    from reprokit import profiling
     from reprokit.cli.profile import show
-    from reprokit.rundir import RunDirectory
+    from reprokit.run_files import findings
+    from reprokit.run_files.rundir import RunDirectory
 
     directory = RunDirectory(run)
     profiled = findings.read(directory)

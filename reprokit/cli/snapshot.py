@@ -15,8 +15,8 @@ from reprokit.cli import options
 from reprokit.cli.groups import CommandGroup
 from reprokit.cli.output import present, print_json, stdout_kept
 from reprokit.cli.streams import ending_with
-from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, BadSnapshot
-from reprokit.untrusted_json import object_in
+from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, BadSnapshot
+from reprokit.core.untrusted_json import object_in
 
 if TYPE_CHECKING:
     from reprokit.capture.files import SnapshotFile
@@ -123,10 +123,10 @@ def _redo(
     snapshot_only: bool = False,
 ) -> None:
     from reprokit.capture import report
-    from reprokit.launch import redo
-    from reprokit.launch.interruption import Interrupted, Interruption
-    from reprokit.launch.messages import say
     from reprokit.questions import explanation
+    from reprokit.run import redo
+    from reprokit.run.interruption import Interrupted, Interruption
+    from reprokit.run.messages import say
 
     place = Path(os.path.realpath(snapshot))
     _opened(place)

@@ -14,7 +14,7 @@ from reprokit.cli import ignores, options
 from reprokit.cli.groups import CommandGroup
 from reprokit.cli.ignores import IgnoreRequest
 from reprokit.cli.output import print_json
-from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, CannotWriteReport, NoCommand, ReprokitError, UsageError
+from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, CannotWriteReport, NoCommand, ReprokitError, UsageError
 
 if TYPE_CHECKING:
     from reprokit.study.description import LocatedStudy
@@ -51,7 +51,7 @@ class StudyRequest(msgspec.Struct, frozen=True):
 
     def study_file(self) -> tuple[LocatedStudy, Path]:
         """Return the study, and its directory."""
-        from reprokit.launch.platform_support import require_supported
+        from reprokit.run.platform_support import require_supported
 
         require_supported()
         from reprokit.study import description, runner
@@ -100,8 +100,8 @@ def run(context: click.Context, asked: StudyRequest, stop_on_failure: bool) -> N
     is shown and never made again. At the end a page is left in DIR, study.html. Exits with 0 if all runs
     finished, 1 if any failed, 2 if the study is none or cannot go on.
     """
-    from reprokit.launch.interruption import Interrupted
-    from reprokit.launch.messages import say, warn
+    from reprokit.run.interruption import Interrupted
+    from reprokit.run.messages import say, warn
     from reprokit.study import page, runner
 
     study_file, directory = asked.study_file()
@@ -156,7 +156,7 @@ def collect(context: click.Context, directory: Path, source: str, over: bool) ->
     It may be asked for any number of times. Exits with 0 if all runs are there and finished, 1 if any is not
     there or failed, 2 if the study or its store cannot be read.
     """
-    from reprokit.launch.messages import say
+    from reprokit.run.messages import say
     from reprokit.study import runner
 
     done, out = runner.collect(directory, source=source, is_over=over)
@@ -170,7 +170,7 @@ def collect(context: click.Context, directory: Path, source: str, over: bool) ->
 
 def leave_page(directory: Path) -> None:
     """Write the page beside the results if its packages are installed; a failure does not end the study."""
-    from reprokit.launch.messages import say
+    from reprokit.run.messages import say
     from reprokit.study import page
     from reprokit.study.analysis import analyze
 

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
-from reprokit.errors import UsageError
-from reprokit.tolerance import Tolerances, tolerances
+from reprokit.core.errors import UsageError
+from reprokit.core.tolerance import Tolerances, tolerances
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

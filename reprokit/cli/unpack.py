@@ -8,7 +8,7 @@ import click
 
 from reprokit.cli import options
 from reprokit.cli.output import say_next
-from reprokit.printable import printable
+from reprokit.core.printable import printable
 
 
 @click.command(epilog="Example: reprokit unpack run.tar.zst -o unpacked")
@@ -21,7 +21,7 @@ def command(bundle: Path, output: Path) -> None:
     Only files that a run directory has are written, in bounds, readable by you alone, each as the bundle's list
     says; else nothing is. Nothing in it is executed.
     """
-    from reprokit.bundle.unpack import unpack
+    from reprokit.evidence.bundle.unpack import unpack
 
     listed = unpack(bundle, output)
     click.echo(f"{printable(str(output))}: run {printable(listed.run_id)}, {len(listed.files)} files")

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import to_builtins
 
-from reprokit import run_home
 from reprokit.cli import ignores, next_steps, options, tolerances
 from reprokit.cli.ignores import IgnoreRequest
 from reprokit.cli.output import present, print_json, say_next, says_next
 from reprokit.cli.streams import ending_with
-from reprokit.difference import Verdict
-from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, EXIT_NOT_COMPARED, NothingComparable, UsageError
-from reprokit.launch.rundirectory import shown
-from reprokit.run_home import keep_verdict, last_replay, newest_replay, pair_of
-from reprokit.rundir import RunDirectory
-from reprokit.tolerance import QUANTITIES, Tolerances
+from reprokit.core.difference import Verdict
+from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, EXIT_NOT_COMPARED, NothingComparable, UsageError
+from reprokit.core.tolerance import QUANTITIES, Tolerances
+from reprokit.run.rundirectory import shown
+from reprokit.run_files import home as run_home
+from reprokit.run_files.home import keep_verdict, last_replay, newest_replay, pair_of
+from reprokit.run_files.rundir import RunDirectory
 
 if TYPE_CHECKING:
-    from reprokit.verify.compare.hosts import HostsComparison
-    from reprokit.verify.compare.ranks import DeadRank, RankAgreement
+    from reprokit.verify.categories.hosts import HostsComparison
+    from reprokit.verify.categories.ranks import DeadRank, RankAgreement
     from reprokit.verify.ignores import Ignores
 
 
@@ -82,8 +82,8 @@ def command(
     if they are within it, and says so. A QUANTITY is one of loss, metrics, trail, weights, predictions,
     scores, outputs.
     """
-    from reprokit.verify.compare import hosts
-    from reprokit.verify.compare.runs import compare, require_whole
+    from reprokit.verify.categories import hosts
+    from reprokit.verify.runs import compare, require_whole
     from reprokit.verify.show.comparison import document, print_comparison
 
     rules = declared.ignores()
@@ -119,8 +119,8 @@ def command(
 
 def _suggest(runs: tuple[Path, Path, Path], rules: Ignores, *, as_json: bool) -> None:
     """Propose what to declare; the exit status is 0 if the runs are identical with it."""
-    from reprokit.verify.compare.runs import Comparison, require_whole
-    from reprokit.verify.compare.suggestions import suggest
+    from reprokit.verify.categories.suggestions import suggest
+    from reprokit.verify.runs import Comparison, require_whole
     from reprokit.verify.show.suggestions import document, print_suggestions
     from reprokit.verify.verdict import verdict_line
 
@@ -138,8 +138,8 @@ def _show_hosts(
     left: Path, right: Path, compare: Callable[[Path, Path], HostsComparison], *, every_leaf: bool, as_json: bool
 ) -> None:
     """Compare two runs of several hosts."""
-    from reprokit.verify.compare import hosts
-    from reprokit.verify.compare.runs import require_whole
+    from reprokit.verify.categories import hosts
+    from reprokit.verify.runs import require_whole
     from reprokit.verify.show.hosts import document_of_hosts, print_hosts
 
     for run in (left, right):
@@ -155,7 +155,7 @@ def _show_hosts(
 
 def _has_partner(run: Path) -> bool:
     """Return whether a run alone is compared with its recording, or with a replay."""
-    from reprokit.verify.compare import hosts
+    from reprokit.verify.categories import hosts
 
     if hosts.parts(run):
         return False
@@ -165,7 +165,7 @@ def _has_partner(run: Path) -> bool:
 
 def _agreements(run: Path) -> list[RankAgreement]:
     """Return how the ranks of a run agree, which may be of several hosts."""
-    from reprokit.verify.compare import hosts, ranks
+    from reprokit.verify.categories import hosts, ranks
 
     named = {name: RunDirectory(path) for name, path in hosts.parts(run).items()}
     return ranks.agreements(next(iter(named.values()), None) or RunDirectory(run), named or None)
@@ -173,7 +173,7 @@ def _agreements(run: Path) -> list[RankAgreement]:
 
 def _dead_ranks(run: Path) -> list[DeadRank]:
     """Return the ranks of a run that died, which may be of several hosts."""
-    from reprokit.verify.compare import hosts, ranks
+    from reprokit.verify.categories import hosts, ranks
     from reprokit.verify.read.normalization import Normalizations
     from reprokit.verify.read.scan import scan
 
@@ -183,7 +183,7 @@ def _dead_ranks(run: Path) -> list[DeadRank]:
 
 def _show_ranks(run: Path, agreements: list[RankAgreement], reason: str, *, as_json: bool) -> None:
     """Print which ranks died and how the others agree; reason: why they were asked."""
-    from reprokit.verify.compare.ranks import NO_RANKS
+    from reprokit.verify.categories.ranks import NO_RANKS
 
     dead = _dead_ranks(run)
     states = {agreement.state.value for agreement in agreements}

@@ -14,9 +14,9 @@ from typing import Protocol
 
 import msgspec
 
-from reprokit import native
-from reprokit.bounds import bounded_names, open_file
-from reprokit.errors import RunDamaged, RunTooNew
+from reprokit.core import native
+from reprokit.core.bounds import bounded_names, open_file
+from reprokit.core.errors import RunDamaged, RunTooNew
 
 FORMAT = 4  # RK_FORMAT of native/urandom_hook.h
 ENDING = ".entropy"

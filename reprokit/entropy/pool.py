@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from reprokit import native
+from reprokit.core import native
+from reprokit.core.errors import RunDamaged, RunTooNew
 from reprokit.entropy.files import FORMAT, ByteData, BytesInMemory, EntropyFile, damaged, entropy_files, mapped
-from reprokit.errors import RunDamaged, RunTooNew
 
 NAME = "pool.entropy"
 CHILDREN = "children.entropy"  # how each child was started; read by the shim only

@@ -10,11 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from reprokit import native
-from reprokit.bounds import open_file
+from reprokit.core import native
+from reprokit.core.bounds import open_file
+from reprokit.core.errors import RunDamaged
 from reprokit.entropy.files import CALENDAR_ENDS, REASONS, RUNTIMES, EntropyFile, EntropyHead, entropy_files
 from reprokit.entropy.pool import processes
-from reprokit.errors import RunDamaged
 from reprokit.model.run import Fidelity, ProfileFacts
 
 _BLOCK = 1 << 20

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+from reprokit.core.errors import RunDamaged
 from reprokit.entropy.files import MATCHES, ClockRead, EntropyEvent, EntropyFile, EntropyHead, EntropyMismatch
 from reprokit.entropy.pool import processes
-from reprokit.errors import RunDamaged
 
 MAX_ROWS = 100_000
 MAX_STREAMS = 1_000_000  # of one file

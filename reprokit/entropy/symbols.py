@@ -13,7 +13,7 @@ import struct
 from bisect import bisect_right
 from pathlib import Path
 
-from reprokit import rundir
+from reprokit.run_files import rundir
 
 MAX_FILE = 8 << 30  # bytes
 MAX_SYMBOLS = 2_000_000

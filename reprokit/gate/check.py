@@ -12,11 +12,17 @@ from tempfile import TemporaryDirectory
 import msgspec
 from msgspec.structs import replace
 
-from reprokit import findings as findings_file
-from reprokit import profiling, recipe, rundir, state_files
-from reprokit.difference import Difference, Verdict
-from reprokit.errors import CannotWriteReport, NothingComparable, ReprokitError, WorkingDirectoryMissing, refused_as
-from reprokit.findings import Finding
+from reprokit import profiling
+from reprokit.core.difference import Difference, Verdict
+from reprokit.core.errors import (
+    CannotWriteReport,
+    NothingComparable,
+    ReprokitError,
+    WorkingDirectoryMissing,
+    refused_as,
+)
+from reprokit.core.printable import listed
+from reprokit.core.version import VERSION
 from reprokit.gate import exact_resume, goldens, required_findings, variation_search
 from reprokit.gate.divergent_operator import located
 from reprokit.gate.results import (
@@ -37,27 +43,28 @@ from reprokit.gate.start_conditions import chosen, vary
 from reprokit.gate.state import LeftoverFiles
 from reprokit.gate.trainings import GateTraining
 from reprokit.gate.variation_search import RestoredSeeds, VariedReplay
-from reprokit.launch import stragglers
-from reprokit.launch.checkout_copy import PLACE, FreshCheckouts
-from reprokit.launch.interruption import Interrupted, Interruption
-from reprokit.launch.launcher_process import execute
-from reprokit.launch.messages import say
-from reprokit.launch.process import ExitStatus
-from reprokit.launch.replay_plan import replay_plan
-from reprokit.launch.rundirectory import next_directory, shown
+from reprokit.model.plan import RECORD, Plan
 from reprokit.model.run import ProfilingFacts, RecipeUsed
 from reprokit.model.states import SwitchedPart
-from reprokit.plan import RECORD, Plan
-from reprokit.printable import listed
-from reprokit.recipe import RecipeSettings
-from reprokit.rundir import RunDirectory
-from reprokit.verify.compare import ranks
-from reprokit.verify.compare.entropy import percent_exact
-from reprokit.verify.compare.ranks import RankState
-from reprokit.verify.compare.runs import Comparison, compare
+from reprokit.run import stragglers
+from reprokit.run.checkout_copy import PLACE, FreshCheckouts
+from reprokit.run.interruption import Interrupted, Interruption
+from reprokit.run.launcher_process import execute
+from reprokit.run.messages import say
+from reprokit.run.process import ExitStatus
+from reprokit.run.replay_plan import replay_plan
+from reprokit.run.rundirectory import next_directory, shown
+from reprokit.run_files import findings as findings_file
+from reprokit.run_files import recipe, rundir, state_files
+from reprokit.run_files.findings import Finding
+from reprokit.run_files.recipe import RecipeSettings
+from reprokit.run_files.rundir import RunDirectory
+from reprokit.verify.categories import ranks
+from reprokit.verify.categories.entropy import percent_exact
+from reprokit.verify.categories.ranks import RankState
 from reprokit.verify.ignores import Ignores, IgnoreUse, together
+from reprokit.verify.runs import Comparison, compare
 from reprokit.verify.verdict import GOLDEN_KEPT, answered, counted_bookkeeping, sentence
-from reprokit.version import VERSION
 
 BARE_RUNS = 3  # number of bare runs, in turn with recordings, to measure the overhead
 REPEATS = 30  # of each operator call in a profile

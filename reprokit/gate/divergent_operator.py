@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from reprokit.errors import ReprokitError
+from reprokit.core.errors import ReprokitError
 from reprokit.gate.results import FAILED, TROUBLE, Case
-from reprokit.launch.interruption import Interruption
-from reprokit.launch.messages import say
 from reprokit.questions import divergence_text
 from reprokit.questions.locate import LocateOptions, is_locatable, locate
-from reprokit.rundir import RunDirectory
+from reprokit.run.interruption import Interruption
+from reprokit.run.messages import say
+from reprokit.run_files.rundir import RunDirectory
 
 NAME = "first divergent operator"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from reprokit.gate.results import FAILED, PASSED, REQUIRED, Case
 from reprokit.gate.trainings import GateTraining
-from reprokit.launch.interruption import Interruption
 from reprokit.questions.resume import ResumeStudy, ResumeWork
 from reprokit.questions.resume_text import verdict
+from reprokit.run.interruption import Interruption
 from reprokit.verify.verdict import EXACT_RESUME
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-from reprokit.findings import ALARM, Finding
+from reprokit.core.printable import printable
 from reprokit.gate.results import FAILED, PASSED, REQUIRED, Case, GateVerdict, TrainingResult
-from reprokit.printable import printable
+from reprokit.run_files.findings import ALARM, Finding
 from reprokit.verify.verdict import RULES as RULES_OF_RUNS
 
 MAX_RESULTS = 5000  # that GitHub shows

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from reprokit.core.pages.markdown import escaped
+from reprokit.core.printable import bounded, printable
 from reprokit.gate.results import FAILED, NOT_CHECKED, PASSED, SUITES, TROUBLE, Case, GateVerdict
-from reprokit.pages.markdown import escaped
-from reprokit.printable import bounded, printable
 
 MAX_SUMMARY = 900 << 10  # bytes
 MAX_ANNOTATIONS = 10

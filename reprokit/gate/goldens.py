@@ -13,8 +13,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from reprokit.errors import CannotWriteReport
-from reprokit.untrusted_json import object_in
+from reprokit.core.errors import CannotWriteReport
+from reprokit.core.untrusted_json import object_in
 
 KEY = 16  # characters
 

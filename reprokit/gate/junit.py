@@ -11,8 +11,8 @@ import xml.etree.ElementTree as ET
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from reprokit.core.printable import printable
 from reprokit.gate.results import FAILED, PASSED, Case, GateVerdict, TrainingResult
-from reprokit.printable import printable
 
 LONGEST = 4000  # characters of one text
 

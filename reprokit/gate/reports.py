@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from reprokit.errors import CannotWriteReport
+from reprokit.core.errors import CannotWriteReport
+from reprokit.core.screen import Cells, print_rows
 from reprokit.gate import findings_reports, github, junit
 from reprokit.gate.results import FAILED, NOT_CHECKED, PASSED, SUITES, TROUBLE, GateVerdict
-from reprokit.screen import Cells, print_rows
 from reprokit.verify.ignores import behind_verdict
 from reprokit.verify.verdict import ALL_REPEAT, switched_off_words
 

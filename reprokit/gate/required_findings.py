@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from reprokit import findings as findings_file
-from reprokit import untrusted_json
-from reprokit.bounds import read_whole
-from reprokit.errors import ReprokitError
-from reprokit.findings import FindingsFile
+from reprokit.core import untrusted_json
+from reprokit.core.bounds import read_whole
+from reprokit.core.errors import ReprokitError
 from reprokit.gate.results import FAILED, PASSED, REQUIRED, TROUBLE, Case
 from reprokit.model.question import Question
+from reprokit.model.tensor_selection import FOR_RULES, selection
 from reprokit.rules import catalogue
 from reprokit.rules.evaluation import RuleSession
 from reprokit.rules.report import sentence
-from reprokit.rundir import RunDirectory
+from reprokit.run_files import findings as findings_file
+from reprokit.run_files.findings import FindingsFile
+from reprokit.run_files.rundir import RunDirectory
 from reprokit.saved_tensors.trial import TensorTrial
-from reprokit.tensor_selection import FOR_RULES, selection
 
 MAX_ACCEPTED = 64 << 20  # bytes of a file of accepted findings
 ACCEPTED = "name the findings.json of a run of 'reprokit profile'"

@@ -7,9 +7,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, EXIT_TROUBLE
-from reprokit.findings import Finding
+from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, EXIT_TROUBLE
 from reprokit.model.states import SwitchedPart, SwitchOption, off_in
+from reprokit.run_files.findings import Finding
 from reprokit.verify.ignores import IgnoreUse, together
 
 FORMAT: Final = 1

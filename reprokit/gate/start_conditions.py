@@ -13,10 +13,10 @@ from typing import Final, Literal
 import msgspec
 from msgspec.structs import replace
 
-from reprokit.errors import UsageError
-from reprokit.launch.checkout_copy import CheckoutCopy, CopyTooLarge, checkout
-from reprokit.launch.kernel import Namespaces
-from reprokit.plan import Plan, Varied
+from reprokit.core.errors import UsageError
+from reprokit.model.plan import Plan, Varied
+from reprokit.run.checkout_copy import CheckoutCopy, CopyTooLarge, checkout
+from reprokit.run.kernel import Namespaces
 
 Name = Literal["working-directory", "host-name", "time-zone", "locale", "file-order", "cores", "later-hour"]
 ALL: Final = "all"

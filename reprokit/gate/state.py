@@ -15,13 +15,13 @@ from typing import Final
 
 import msgspec
 
-from reprokit import rundir, state_files
-from reprokit.errors import ReprokitError
-from reprokit.launch.outputs import MAX_FILES
-from reprokit.launch.rundirectory import home
+from reprokit.core.errors import ReprokitError
 from reprokit.model.outputs import OutputFile, OutputsFile
-from reprokit.run_home import home_of
-from reprokit.rundir import OUTPUTS, RunDirectory
+from reprokit.run.outputs import MAX_FILES
+from reprokit.run.rundirectory import home
+from reprokit.run_files import rundir, state_files
+from reprokit.run_files.home import home_of
+from reprokit.run_files.rundir import OUTPUTS, RunDirectory
 
 LEFT: Final = "gates"  # directory below .reprokit with a list of left files per training
 MAX_EARLIER = 200  # runs below .reprokit that are considered, the newest first

@@ -30,10 +30,10 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from reprokit import toml_text
-from reprokit.errors import BadGate
+from reprokit.core import toml_text
+from reprokit.core.errors import BadGate
 from reprokit.gate.start_conditions import Name
-from reprokit.user_config import FILE, UserConfig
+from reprokit.run_files.user_config import FILE, UserConfig
 
 MAX_BYTES = 1 << 20
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"

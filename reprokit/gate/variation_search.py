@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from reprokit.gate.results import FAILED, PASSED, TROUBLE, Case
-from reprokit.rundir import RunDirectory
-from reprokit.verify.compare.seeds import in_words
+from reprokit.run_files.rundir import RunDirectory
+from reprokit.verify.categories.seeds import in_words
 from reprokit.verify.read.normalization import Normalizations
 from reprokit.verify.read.scan import ReplacedSeeds, scan
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from reprokit.printable import listed
+from reprokit.core.printable import listed
 
 NAMED = 3  # further paths that a warning names
 

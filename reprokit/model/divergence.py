@@ -6,9 +6,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from reprokit import rundir
 from reprokit.model.question import StepRange
-from reprokit.rundir import RunDirectory
+from reprokit.run_files import rundir
+from reprokit.run_files.rundir import RunDirectory
 
 FORMAT: Final = 1
 TITLE: Final = "The first divergent operator of two runs (reprokit locate --json)"

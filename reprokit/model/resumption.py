@@ -7,8 +7,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from reprokit import rundir
-from reprokit.rundir import RunDirectory
+from reprokit.run_files import rundir
+from reprokit.run_files.rundir import RunDirectory
 
 FORMAT = 2
 EXACT: Final = "exact"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from reprokit import toml_text
-from reprokit.errors import UnknownPatch
+from reprokit.core import toml_text
+from reprokit.core.errors import UnknownPatch
 from reprokit.patches.patch import Patch
 
 

@@ -8,7 +8,7 @@ from itertools import combinations
 
 import msgspec
 
-from reprokit.errors import ConflictingPatches, UsageError
+from reprokit.core.errors import ConflictingPatches, UsageError
 from reprokit.patches.catalogue import CATALOGUE, find
 from reprokit.patches.patch import Patch, Takes
 

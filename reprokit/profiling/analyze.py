@@ -7,13 +7,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from reprokit.findings import COMPILED, MAX_FINDINGS, VERDICTS, Finding, FindingsFile
+from reprokit.core.printable import bounded
 from reprokit.knowledge import Fact, load
-from reprokit.printable import bounded
 from reprokit.profiling import lines, sources
 from reprokit.profiling.operators import Operators
 from reprokit.profiling.surroundings import Surroundings
-from reprokit.rundir import RunDirectory
+from reprokit.run_files.findings import COMPILED, MAX_FINDINGS, VERDICTS, Finding, FindingsFile
+from reprokit.run_files.rundir import RunDirectory
 
 MAX_NOTES = 50
 MAX_CONFIRMED = 100_000  # re-executed calls

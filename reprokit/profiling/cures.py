@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from reprokit.findings import Confirmed, Cure
 from reprokit.knowledge import Fact
+from reprokit.run_files.findings import Confirmed, Cure
 
 REPEATS = "repeats"  # outcome for a number of threads with which the bits repeated, unlike with the present number
 OPERATOR = "torch-operator="

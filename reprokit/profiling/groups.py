@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from reprokit.findings import MAX_PLACES, CodePlace, Confirmed, Finding
 from reprokit.profiling.lines import MAX_TEXT, ConfirmedCall, place
+from reprokit.run_files.findings import MAX_PLACES, CodePlace, Confirmed, Finding
 
 MAX_KNOWN_PLACES = 1000  # of one operation, while lines are read
 DIFFERENT = frozenset({"different", "varies"})

@@ -13,10 +13,10 @@ from typing import Annotated, Any
 
 import msgspec
 
-from reprokit import untrusted_json
-from reprokit.errors import RunError
-from reprokit.findings import CodePlace
-from reprokit.rundir import PROFILE, RunDirectory
+from reprokit.core import untrusted_json
+from reprokit.core.errors import RunError
+from reprokit.run_files.findings import CodePlace
+from reprokit.run_files.rundir import PROFILE, RunDirectory
 
 MAX_FILES = 1024
 MAX_FILE = 64 << 20  # bytes

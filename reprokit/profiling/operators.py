@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from reprokit import findings
-from reprokit.findings import COMPILED, OPERATOR, ORDER, Confirmed, Cure, Finding
 from reprokit.knowledge import Fact, matching_operator
 from reprokit.profiling import cures
 from reprokit.profiling.groups import DIFFERENT, Group, GroupKey
 from reprokit.profiling.lines import CompiledCode, ConfirmedCall, OperatorLine, place
+from reprokit.run_files import findings
+from reprokit.run_files.findings import COMPILED, OPERATOR, ORDER, Confirmed, Cure, Finding
 
 MAX_GROUPS = 20_000
 MAX_CACHED = 50_000  # cached results of the knowledge base

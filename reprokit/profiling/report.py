@@ -9,8 +9,12 @@ from typing import Any
 
 import msgspec
 
-from reprokit import findings
-from reprokit.findings import (
+from reprokit.core.printable import bounded, cut, listed
+from reprokit.core.screen import Cells, labeled, print_rows
+from reprokit.model.run import RunFile
+from reprokit.profiling.groups import DIFFERENT
+from reprokit.run_files import findings
+from reprokit.run_files.findings import (
     COMPILED,
     FUNCTION,
     ORDER,
@@ -23,11 +27,7 @@ from reprokit.findings import (
     Finding,
     FindingsFile,
 )
-from reprokit.model.run import RunFile
-from reprokit.printable import bounded, cut, listed
-from reprokit.profiling.groups import DIFFERENT
-from reprokit.rundir import RunDirectory
-from reprokit.screen import Cells, labeled, print_rows
+from reprokit.run_files.rundir import RunDirectory
 
 FORMAT = 1
 SHOWN = 6  # findings with an explanation

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from reprokit import findings
+from reprokit.core.errors import RunError
 from reprokit.entropy.profile import is_python
 from reprokit.entropy.request_counts import Requester, RunRequests, who_asked
-from reprokit.errors import RunError
-from reprokit.findings import ORDER, SOURCE, SYSTEM_CALL, CodePlace, Cure, Finding
 from reprokit.model.run import RunFile, SystemCallsFile
 from reprokit.profiling.groups import Occurrences
 from reprokit.profiling.lines import MAX_TEXT
-from reprokit.rundir import ENTROPY, SYSTEM_CALLS, RunDirectory
+from reprokit.run_files import findings
+from reprokit.run_files.findings import ORDER, SOURCE, SYSTEM_CALL, CodePlace, Cure, Finding
+from reprokit.run_files.rundir import ENTROPY, SYSTEM_CALLS, RunDirectory
 
 MAX_LINES = 500_000  # lines of metrics.jsonl that are read
 MAX_CALLS = 16 << 20  # bytes that are read of system-calls.json

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from reprokit import findings
-from reprokit.findings import FUNCTION, MAX_PLACES, ORDER, SETTING, Cure, Finding
+from reprokit.core.printable import cut
 from reprokit.knowledge import Fact, matching_function, matching_setting, matching_variable
-from reprokit.printable import cut
 from reprokit.profiling import cures
 from reprokit.profiling.groups import Occurrences, occurrences_of
 from reprokit.profiling.lines import Completion, Function, Loader, Setting, place
+from reprokit.run_files import findings
+from reprokit.run_files.findings import FUNCTION, MAX_PLACES, ORDER, SETTING, Cure, Finding
 
 MAX_KEPT = 20_000  # entries each of functions, settings, loaders and completions
 MAX_NAMES = 100_000  # functions for which it is cached whether a fact is known

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from reprokit.printable import listed
+from reprokit.core.printable import listed
 from reprokit.questions.operator_divergence import DivergenceKind, ThreadDivergence
 from reprokit.questions.operator_logs import OperatorCall, ProcessLog
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from reprokit.core.printable import printable
 from reprokit.model.divergence import MAX_LISTED, LocatedCall, LocatedDivergence, ProcessDivergence
-from reprokit.printable import printable
 
 
 def lines(located: LocatedDivergence) -> Iterator[str]:

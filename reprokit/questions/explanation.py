@@ -14,18 +14,18 @@ from typing import Any
 from msgspec.structs import replace
 
 from reprokit.capture.files import SnapshotFile
-from reprokit.errors import NotReplayable, NotTheRun, ReprokitError
-from reprokit.launch import redo
-from reprokit.launch.interruption import Interruption
-from reprokit.launch.launcher_process import execute
-from reprokit.launch.redo import RedoRequest
-from reprokit.launch.replay_plan import replay_plan
-from reprokit.launch.starting_files import started_from
-from reprokit.plan import RUN, RedoPlan, ReplayStart
+from reprokit.core.errors import NotReplayable, NotTheRun, ReprokitError
+from reprokit.core.untrusted_json import object_in
+from reprokit.model.plan import RUN, RedoPlan, ReplayStart
 from reprokit.questions.replays import silence_output
-from reprokit.run_home import recording_of
-from reprokit.rundir import RunDirectory
-from reprokit.untrusted_json import object_in
+from reprokit.run import redo
+from reprokit.run.interruption import Interruption
+from reprokit.run.launcher_process import execute
+from reprokit.run.redo import RedoRequest
+from reprokit.run.replay_plan import replay_plan
+from reprokit.run.starting_files import started_from
+from reprokit.run_files.home import recording_of
+from reprokit.run_files.rundir import RunDirectory
 
 
 def recording_with(snapshot: Path) -> RunDirectory | None:

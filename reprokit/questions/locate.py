@@ -12,16 +12,13 @@ from pathlib import Path
 from typing import Literal
 
 from reprokit import knowledge
-from reprokit.artifacts.files import diff
-from reprokit.errors import CannotWriteRun, NotReplayable, NotTheRun
+from reprokit.core.errors import CannotWriteRun, NotReplayable, NotTheRun
+from reprokit.core.printable import cut, listed
+from reprokit.diff.files import diff
 from reprokit.knowledge import Fact
-from reprokit.launch import agent_lines
-from reprokit.launch.interruption import Interruption
-from reprokit.launch.replay_plan import changed_code
 from reprokit.model import divergence as divergence_file
 from reprokit.model.divergence import MAX_LISTED, LocatedCall, LocatedDivergence, OutputsDiffer, ProcessDivergence
 from reprokit.model.question import KeptOperator, OperatorQuestion, Question, StepRange
-from reprokit.printable import cut, listed
 from reprokit.profiling import cures
 from reprokit.questions import collective_inputs, operator_logs
 from reprokit.questions.divergence_text import without_effect
@@ -29,8 +26,11 @@ from reprokit.questions.operator_divergence import DivergenceKind, ThreadDiverge
 from reprokit.questions.operator_logs import DRAWS, OperatorCall, ProcessLog
 from reprokit.questions.proof import ReplayProof, known_parameters, prove, with_end_weights
 from reprokit.questions.replays import AnsweredReplay, ask
-from reprokit.run_home import recording_of
-from reprokit.rundir import ANSWERS, TRAIL, RunDirectory
+from reprokit.run import agent_lines
+from reprokit.run.interruption import Interruption
+from reprokit.run.replay_plan import changed_code
+from reprokit.run_files.home import recording_of
+from reprokit.run_files.rundir import ANSWERS, TRAIL, RunDirectory
 
 SMALL = 32  # up to this diverging step, all steps from the first are logged
 BEFORE, AFTER = 1, 16  # steps logged before and after the one in which runs diverge

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from reprokit import untrusted_json
-from reprokit.bounds import bounded_names
-from reprokit.errors import RunDamaged, reason
-from reprokit.rundir import ANSWERS, RunDirectory
+from reprokit.core import untrusted_json
+from reprokit.core.bounds import bounded_names
+from reprokit.core.errors import RunDamaged, reason
+from reprokit.run_files.rundir import ANSWERS, RunDirectory
 
 FORMAT = 1
 NOT_LOGGED = "operators-not-logged"  # code of the agent's warning that it logs none of a framework

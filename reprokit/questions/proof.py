@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from reprokit import trails
-from reprokit.rundir import RunDirectory
-from reprokit.tolerance import Tolerances
-from reprokit.verify.compare.divergences import LENGTH, NAMES, RESULTS, SeriesDivergence, compared
-from reprokit.verify.compare.match import match
-from reprokit.verify.compare.trails import Key, sides
+from reprokit.core.tolerance import Tolerances
+from reprokit.run_files import trails
+from reprokit.run_files.rundir import RunDirectory
+from reprokit.verify.categories.divergences import LENGTH, NAMES, RESULTS, SeriesDivergence, compared
+from reprokit.verify.categories.match import match
+from reprokit.verify.categories.trails import Key, sides
 from reprokit.verify.read.metric_lines import END_WEIGHTS
 
 

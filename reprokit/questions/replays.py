@@ -9,20 +9,20 @@ from pathlib import Path
 
 import msgspec
 
-from reprokit import trails
-from reprokit.errors import NotReplayable
-from reprokit.launch.early_end import ENOUGH
-from reprokit.launch.interruption import Interruption
-from reprokit.launch.launcher_process import LaunchResult, execute
-from reprokit.launch.replay_plan import replay_plan
-from reprokit.launch.starting_files import started_from
+from reprokit.core.errors import NotReplayable
+from reprokit.core.tolerance import Tolerances
+from reprokit.model.plan import ReplayStart
 from reprokit.model.question import Question
-from reprokit.plan import ReplayStart
 from reprokit.questions.proof import ReplayProof, prove, with_end_weights
-from reprokit.rundir import ANSWERS, RunDirectory
-from reprokit.tolerance import Tolerances
-from reprokit.verify.compare import script_variables
-from reprokit.verify.compare.match import match
+from reprokit.run.early_end import ENOUGH
+from reprokit.run.interruption import Interruption
+from reprokit.run.launcher_process import LaunchResult, execute
+from reprokit.run.replay_plan import replay_plan
+from reprokit.run.starting_files import started_from
+from reprokit.run_files import trails
+from reprokit.run_files.rundir import ANSWERS, RunDirectory
+from reprokit.verify.categories import script_variables
+from reprokit.verify.categories.match import match
 
 
 @dataclass(frozen=True)

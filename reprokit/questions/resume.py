@@ -23,28 +23,28 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from reprokit import trails
-from reprokit.errors import CannotResume, ReprokitError
-from reprokit.launch import early_end
-from reprokit.launch.checkout_copy import BEFORE, LEFT_OUT, PLACE, FreshCheckouts
-from reprokit.launch.interruption import Interruption
-from reprokit.launch.launcher_process import execute
-from reprokit.launch.messages import say
-from reprokit.launch.process import ExitStatus
-from reprokit.launch.replay_plan import replay_plan
-from reprokit.launch.rundirectory import new_directory
+from reprokit.core.errors import CannotResume, ReprokitError
+from reprokit.core.printable import listed
+from reprokit.core.version import VERSION
 from reprokit.model import resumption
+from reprokit.model.plan import RECORD, Plan, ReplayStart
 from reprokit.model.question import InterruptionAsked, Question, StateQuestion, StepRange
 from reprokit.model.resumption import EXACT, NOT_EXACT, OtherFact, ResumeFinding
-from reprokit.names import read as paths_read
-from reprokit.plan import RECORD, Plan, ReplayStart
-from reprokit.printable import listed
 from reprokit.questions.resumed_run import NAMED, ResumedRun, ResumeOutcome, WholeRun, compare_runs
 from reprokit.questions.state_answers import DATA, LATENT, LOADER, PARTS, RANDOM, VARIABLES, variable_of
-from reprokit.rundir import ANSWERS, RunDirectory
-from reprokit.verify.compare.continuation import Continuation
+from reprokit.run import early_end
+from reprokit.run.checkout_copy import BEFORE, LEFT_OUT, PLACE, FreshCheckouts
+from reprokit.run.interruption import Interruption
+from reprokit.run.launcher_process import execute
+from reprokit.run.messages import say
+from reprokit.run.process import ExitStatus
+from reprokit.run.replay_plan import replay_plan
+from reprokit.run.rundirectory import new_directory
+from reprokit.run_files import trails
+from reprokit.run_files.names import read as paths_read
+from reprokit.run_files.rundir import ANSWERS, RunDirectory
+from reprokit.verify.categories.continuation import Continuation
 from reprokit.verify.facts import later_differences
-from reprokit.version import VERSION
 
 T = TypeVar("T")
 

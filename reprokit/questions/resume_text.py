@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import click
 
+from reprokit.core.printable import listed, printable
 from reprokit.model.resumption import PartSaid, ResumeFinding
-from reprokit.printable import listed, printable
 from reprokit.questions.state_answers import OTHERS, VARIABLES
 from reprokit.verify.verdict import NOT_PROVED, resumed_line
 

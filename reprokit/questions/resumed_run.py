@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from reprokit import trails
+from reprokit.core.printable import listed
 from reprokit.model.resumption import FirstDifference, PartSaid
-from reprokit.printable import listed
 from reprokit.questions import state_answers
 from reprokit.questions.state_answers import (
     BOUNDED,
@@ -24,10 +23,19 @@ from reprokit.questions.state_answers import (
     VARIABLES,
     PartDifference,
 )
-from reprokit.rundir import RunDirectory
-from reprokit.verify.compare import resumption
-from reprokit.verify.compare.divergences import INPUTS, LENGTH, NAMES, TENSORS, SeriesDivergence, TrailSide, cause_words
-from reprokit.verify.compare.trails import Key, sides
+from reprokit.run_files import trails
+from reprokit.run_files.rundir import RunDirectory
+from reprokit.verify.categories import resumption
+from reprokit.verify.categories.divergences import (
+    INPUTS,
+    LENGTH,
+    NAMES,
+    TENSORS,
+    SeriesDivergence,
+    TrailSide,
+    cause_words,
+)
+from reprokit.verify.categories.trails import Key, sides
 
 MAX_NAMES = 100
 OF_CALLS = ("batch", INPUTS, "loss")  # quantities of a step that are made of all its calls of models

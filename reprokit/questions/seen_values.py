@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import Any
 
-from reprokit import trails
 from reprokit.questions.proof import ReplayProof
-from reprokit.rundir import RunDirectory
+from reprokit.run_files import trails
+from reprokit.run_files.rundir import RunDirectory
 
 TRAIN = "train"
 GRADIENT = "gradient/"

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from reprokit.errors import ReprokitError
-from reprokit.rundir import ANSWERS, RunDirectory
+from reprokit.core.errors import ReprokitError
+from reprokit.run_files.rundir import ANSWERS, RunDirectory
 
 FILE = f"{ANSWERS}/state.jsonl"
 MAX_BYTES = 256 << 20

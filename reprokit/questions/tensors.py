@@ -13,17 +13,17 @@ from typing import Any
 
 import msgspec
 
-from reprokit import rundir
-from reprokit.bounds import bounded_names, open_file
-from reprokit.errors import CannotWriteRun, RunDamaged, reason, refused_as
-from reprokit.launch.early_end import ENOUGH
+from reprokit.core.bounds import bounded_names, open_file
+from reprokit.core.errors import CannotWriteRun, RunDamaged, reason, refused_as
 from reprokit.model.question import TensorSelection
 from reprokit.model.run import FINISHED
+from reprokit.model.tensor_selection import ALL
 from reprokit.questions.proof import ReplayProof
 from reprokit.questions.replays import AnsweredReplay
 from reprokit.questions.seen_values import ProofGap, SeenValues, collections_of, gap
-from reprokit.rundir import RunDirectory
-from reprokit.tensor_selection import ALL
+from reprokit.run.early_end import ENOUGH
+from reprokit.run_files import rundir
+from reprokit.run_files.rundir import RunDirectory
 
 INDEX, SHARD = ".jsonl", ".safetensors"
 MAX_INDEX = 4 << 30  # bytes

@@ -10,10 +10,10 @@ from enum import IntEnum
 import msgspec
 
 from reprokit import patches
-from reprokit.errors import ReprokitError
-from reprokit.findings import AS_SET, GUILTY, OPERATOR, ORDER, SOURCE, SUSPECT, SYSTEM_CALL, Cure, Finding
-from reprokit.recipe import RecipeSettings
+from reprokit.core.errors import ReprokitError
 from reprokit.reproduce.journal import Attempt, Change, Outcome
+from reprokit.run_files.findings import AS_SET, GUILTY, OPERATOR, ORDER, SOURCE, SUSPECT, SYSTEM_CALL, Cure, Finding
+from reprokit.run_files.recipe import RecipeSettings
 
 HIDE = "--hide-rdrand"
 SWITCHES = ("--clock", HIDE)  # options of record that may be tried without asking

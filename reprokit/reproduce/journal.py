@@ -8,11 +8,11 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from reprokit import rundir
-from reprokit.findings import Finding
+from reprokit.core.redaction import Secrets
 from reprokit.model.states import Uncovered
-from reprokit.recipe import RecipeSettings
-from reprokit.redaction import Secrets
+from reprokit.run_files import rundir
+from reprokit.run_files.findings import Finding
+from reprokit.run_files.recipe import RecipeSettings
 
 FORMAT: Final = 1
 NAME = "journal.json"

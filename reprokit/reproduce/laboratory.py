@@ -9,31 +9,32 @@ from pathlib import Path
 
 import msgspec
 
-from reprokit import findings as findings_file
-from reprokit import knowledge, patches, profiling, state_files
-from reprokit.difference import Verdict
-from reprokit.errors import ReprokitError
-from reprokit.findings import GUILTY, OPERATOR, CodePlace, Cure, Finding
-from reprokit.launch.finish import in_words
-from reprokit.launch.interruption import Interruption
-from reprokit.launch.launcher_process import execute
-from reprokit.launch.messages import say, warn
-from reprokit.launch.replay_plan import replay_plan
+from reprokit import knowledge, patches, profiling
+from reprokit.core.difference import Verdict
+from reprokit.core.errors import ReprokitError
 from reprokit.model.divergence import LocatedDivergence
+from reprokit.model.plan import KEEP_OUTPUTS, RECORD, Plan
 from reprokit.model.run import ProfilingFacts, timestamp
 from reprokit.model.states import WITHOUT_SYSTEM_CALLS
-from reprokit.plan import KEEP_OUTPUTS, RECORD, Plan
 from reprokit.questions import divergence_text
 from reprokit.questions.locate import LOGGED, LocateOptions, is_locatable, locate
 from reprokit.questions.proof import prove
-from reprokit.recipe import RecipeSettings, planned
 from reprokit.reproduce.diagnosis import CLOCK_FACT
 from reprokit.reproduce.journal import Attempt, Kind, Outcome, PatchOutcome
-from reprokit.rundir import RunDirectory
+from reprokit.run.finish import in_words
+from reprokit.run.interruption import Interruption
+from reprokit.run.launcher_process import execute
+from reprokit.run.messages import say, warn
+from reprokit.run.replay_plan import replay_plan
+from reprokit.run_files import findings as findings_file
+from reprokit.run_files import state_files
+from reprokit.run_files.findings import GUILTY, OPERATOR, CodePlace, Cure, Finding
+from reprokit.run_files.recipe import RecipeSettings, planned
+from reprokit.run_files.rundir import RunDirectory
 from reprokit.verify.bookkeeping.recognition import RunContext
-from reprokit.verify.compare.printed_lines import LineComparer
-from reprokit.verify.compare.runs import Comparison, compare
+from reprokit.verify.categories.printed_lines import LineComparer
 from reprokit.verify.ignores import Ignores
+from reprokit.verify.runs import Comparison, compare
 from reprokit.verify.show.comparison import causes, headline
 from reprokit.verify.verdict import shortened, verdict_line
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
-from reprokit.findings import CLEARED, COVERED, GUILTY, ORDER, SUSPECT, Finding
-from reprokit.launch.rundirectory import shown
-from reprokit.pages.markdown import code, escaped
-from reprokit.printable import printable
+from reprokit.core.pages.markdown import code, escaped
+from reprokit.core.printable import printable
 from reprokit.reproduce import journal as journals
 from reprokit.reproduce.diagnosis import place
 from reprokit.reproduce.journal import Attempt, Change, Cost, Outcome, Round, RoundJournal
+from reprokit.run.rundirectory import shown
+from reprokit.run_files.findings import CLEARED, COVERED, GUILTY, ORDER, SUSPECT, Finding
 from reprokit.verify.verdict import REPRODUCED, comparisons_needed, settings_were_enough
 
 VERDICTS = {

@@ -10,21 +10,21 @@ from pathlib import Path
 
 import msgspec
 
-from reprokit import recipe as recipes
-from reprokit import rundir
-from reprokit.errors import CannotWriteRun, ReprokitError, refused_as
-from reprokit.launch import run_patches
-from reprokit.launch.interruption import Interrupted, Interruption
-from reprokit.launch.messages import say
-from reprokit.launch.rundirectory import home, new_directory
-from reprokit.recipe import Recipe, RecipeSettings
+from reprokit.core.errors import CannotWriteRun, ReprokitError, refused_as
+from reprokit.core.version import VERSION
 from reprokit.reproduce import journal as journals
 from reprokit.reproduce.journal import FAILED, IDENTICAL, INTERRUPTED, RoundJournal
 from reprokit.reproduce.laboratory import RUNS, Laboratory, ReproductionWork
 from reprokit.reproduce.narrative import markdown
 from reprokit.reproduce.search import Reproduction
 from reprokit.reproduce.trial import SearchState, Trials
-from reprokit.version import VERSION
+from reprokit.run import run_patches
+from reprokit.run.interruption import Interrupted, Interruption
+from reprokit.run.messages import say
+from reprokit.run.rundirectory import home, new_directory
+from reprokit.run_files import recipe as recipes
+from reprokit.run_files import rundir
+from reprokit.run_files.recipe import Recipe, RecipeSettings
 
 STORY, RECIPE = "journal.md", "recipe.toml"
 PAIRS = 2

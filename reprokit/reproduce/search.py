@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from reprokit.errors import ReprokitError, TrainingFailed
-from reprokit.recipe import RecipeSettings
+from reprokit.core.errors import ReprokitError, TrainingFailed
 from reprokit.reproduce import diagnosis
 from reprokit.reproduce.diagnosis import PATCH, SINGLE, Candidate, Certainty
 from reprokit.reproduce.journal import BARE, CHEAPER, CURE, ENTROPY, LOCATE, PROFILE, SMALLEST, Attempt, Round
 from reprokit.reproduce.trial import SearchState, TrialOutcome, not_applied
+from reprokit.run_files.recipe import RecipeSettings
 from reprokit.verify.verdict import RUNS_ARE_SAME, RUNS_DIFFER, not_needed, not_needed_in, replays_were_same
 
 RACING_REPLAYS = 4  # if something depends on timing, as two runs may agree by chance

@@ -7,14 +7,14 @@ from statistics import median
 
 import msgspec
 
-from reprokit.errors import LaunchError
-from reprokit.findings import ORDER, Finding
-from reprokit.recipe import RecipeSettings
+from reprokit.core.errors import LaunchError
 from reprokit.reproduce import diagnosis
 from reprokit.reproduce import journal as journals
 from reprokit.reproduce.diagnosis import PATCH, Candidate
 from reprokit.reproduce.journal import Attempt, Change, Cost, Outcome, Phase, Round, RoundJournal
 from reprokit.reproduce.laboratory import Laboratory
+from reprokit.run_files.findings import ORDER, Finding
+from reprokit.run_files.recipe import RecipeSettings
 
 GUESSED_REPLAYS = 2  # at least, of a cure that no evidence points at
 

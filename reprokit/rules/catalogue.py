@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from reprokit import toml_text
-from reprokit.bounds import read_whole
-from reprokit.errors import BadRule, reason
+from reprokit.core import toml_text
+from reprokit.core.bounds import read_whole
+from reprokit.core.errors import BadRule, reason
 from reprokit.rules import activations, boosting, data, losses, ranks, weights
 from reprokit.saved_tensors.trial import TensorTrial
 

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from reprokit import findings
-from reprokit.errors import ReprokitError, RunDamaged, reason
-from reprokit.findings import ALARM, MAX_FINDINGS, RULE, CodePlace, Finding, FindingsFile
+from reprokit.core.errors import ReprokitError, RunDamaged, reason
 from reprokit.model.run import RUNNING
 from reprokit.rules.catalogue import RULES
 from reprokit.rules.observations import Alarm, EvaluationStep
+from reprokit.run_files import findings
+from reprokit.run_files.findings import ALARM, MAX_FINDINGS, RULE, CodePlace, Finding, FindingsFile
 from reprokit.saved_tensors import shards
 from reprokit.saved_tensors.trial import EVAL, TRAIN, TensorTrial
 

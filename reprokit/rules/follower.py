@@ -10,11 +10,11 @@ import sys
 
 import msgspec
 
-from reprokit.errors import ReprokitError
-from reprokit.findings import RuleReport
+from reprokit.core.errors import ReprokitError
 from reprokit.rules import catalogue
 from reprokit.rules.evaluation import RuleSession
 from reprokit.rules.report import sentence
+from reprokit.run_files.findings import RuleReport
 from reprokit.saved_tensors.trial import POLL, TensorTrial
 
 NICE = 10  # yield to the training

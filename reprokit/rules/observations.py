@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reprokit.errors import TensorUnavailable
+from reprokit.core.errors import TensorUnavailable
 from reprokit.saved_tensors import shards
 from reprokit.saved_tensors.trial import TRAIN, TensorTrial, TrialTensor
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from reprokit.errors import TensorUnavailable
-from reprokit.printable import listed
+from reprokit.core.errors import TensorUnavailable
+from reprokit.core.printable import listed
 from reprokit.rules.observations import Alarm, tensors
 from reprokit.saved_tensors import shards
 from reprokit.saved_tensors.trial import TRAIN, TensorTrial, TrialTensor

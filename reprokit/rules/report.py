@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from reprokit.findings import Finding
-from reprokit.printable import cut, listed, printable
+from reprokit.core.printable import cut, listed, printable
 from reprokit.rules.evaluation import RuleSession
+from reprokit.run_files.findings import Finding
 
 FORMAT = 1
 NAME = 80  # characters of a further tensor's name

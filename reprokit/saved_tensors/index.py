@@ -13,8 +13,8 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from reprokit.bounds import bounded_names, open_file
-from reprokit.errors import RunDamaged, RunTooNew, reason
+from reprokit.core.bounds import bounded_names, open_file
+from reprokit.core.errors import RunDamaged, RunTooNew, reason
 
 FORMAT: Final = 1
 ENDING: Final = ".jsonl"

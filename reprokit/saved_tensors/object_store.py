@@ -6,7 +6,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from reprokit import object_stores, rundir
+from reprokit.run_files import object_stores, rundir
 from reprokit.saved_tensors.index import ENDING, KEY, MAX_BYTES
 
 LISTING_AGE = 1.0  # seconds between listings of the store

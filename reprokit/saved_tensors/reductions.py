@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from reprokit.errors import TensorUnavailable
+from reprokit.core.errors import TensorUnavailable
 from reprokit.saved_tensors import shards
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from reprokit import dtypes
-from reprokit.bounds import open_file
-from reprokit.errors import ExtraMissing, RunDamaged, TensorUnavailable, reason
+from reprokit.core import dtypes
+from reprokit.core.bounds import open_file
+from reprokit.core.errors import ExtraMissing, RunDamaged, TensorUnavailable, reason
 
 if TYPE_CHECKING:
     import numpy as np

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from reprokit.errors import TensorUnavailable
+from reprokit.core.errors import TensorUnavailable
 
 
 class StepAvailability(enum.Enum):

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from reprokit.errors import TensorUnavailable
+from reprokit.core.errors import TensorUnavailable
+from reprokit.core.screen import Cells, print_rows
 from reprokit.saved_tensors.trial import TensorTrial, TrialTensor
-from reprokit.screen import Cells, print_rows
 
 WIDTH = 24  # characters of a sparkline
 BARS = "▁▂▃▄▅▆▇█"

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from reprokit import object_stores, run_home, rundir
-from reprokit.errors import NothingSaved, RunDamaged, TensorUnavailable
+from reprokit.core.errors import NothingSaved, RunDamaged, TensorUnavailable
 from reprokit.model.run import RUNNING
-from reprokit.rundir import RunDirectory
+from reprokit.run_files import home as run_home
+from reprokit.run_files import object_stores, rundir
+from reprokit.run_files.rundir import RunDirectory
 from reprokit.saved_tensors import shards
 from reprokit.saved_tensors.index import IndexLine, WorkerIndex, keys
 from reprokit.saved_tensors.object_store import StoredTensors

@@ -10,11 +10,11 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
+from reprokit.core.version import VERSION
 from reprokit.study import facts, overhead, statistics, store, variance, wording
 from reprokit.study.description import Setup as SetupDescription
 from reprokit.study.description import Study
 from reprokit.study.results import MetricSeries, PairResult, RunResult
-from reprokit.version import VERSION
 
 R = TypeVar("R", RunResult, PairResult)
 

@@ -17,23 +17,23 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from reprokit import rundir
-from reprokit.difference import Difference, Side, Verdict
-from reprokit.errors import NothingComparable, ReprokitError
-from reprokit.launch import agent_lines
-from reprokit.launch.interruption import WATCHED, Interrupted, Interruption
-from reprokit.launch.kernel import end_with_parent
-from reprokit.launch.launcher_process import LaunchResult, execute
-from reprokit.launch.messages import warn
-from reprokit.launch.replay_plan import replay_plan
+from reprokit.core.difference import Difference, Side, Verdict
+from reprokit.core.errors import NothingComparable, ReprokitError
+from reprokit.model.plan import RECORD, RUN, Plan, ReplayStart
 from reprokit.model.run import RunFile
-from reprokit.plan import RECORD, RUN, Plan, ReplayStart
-from reprokit.rundir import RunDirectory
+from reprokit.run import agent_lines
+from reprokit.run.interruption import WATCHED, Interrupted, Interruption
+from reprokit.run.kernel import end_with_parent
+from reprokit.run.launcher_process import LaunchResult, execute
+from reprokit.run.messages import warn
+from reprokit.run.replay_plan import replay_plan
+from reprokit.run_files import rundir
+from reprokit.run_files.rundir import RunDirectory
 from reprokit.study.results import Evaluation, Mode, Outcome, PairResult, Part, RunResult, encode
 from reprokit.study.store import PREDICTIONS, name_of
 
 if TYPE_CHECKING:
-    from reprokit.verify.compare.runs import Comparison
+    from reprokit.verify.runs import Comparison
 
 NOT_RUN: Final = "not run: its recording failed"
 MAX_NOTES: Final = 20
@@ -155,7 +155,7 @@ def _patches(task: Task, directory: Path) -> tuple[str, ...]:
     words = (*task.patches, *([f"seed={task.seed}"] if task.seed is not None else []))
     if not words:
         return ()
-    from reprokit.launch.run_patches import wanted
+    from reprokit.run.run_patches import wanted
 
     return wanted(words, task.command, directory)
 
@@ -265,8 +265,8 @@ def compared(task: PairTask, first: RunResult, second: RunResult) -> PairResult:
         if run.outcome != "finished":
             verb = {"failed": "failed ({})", "timeout": "was {}", "lost": "is lost ({})"}[run.outcome]
             return msgspec.structs.replace(bare, words=f"not compared: the {run.part} run {verb.format(run.ended)}")
-    from reprokit.verify.compare.runs import compare
     from reprokit.verify.ignores import declared
+    from reprokit.verify.runs import compare
 
     try:
         ignores = declared(task.ignore, task.ignore_console, "the study")
@@ -285,7 +285,7 @@ def _of_comparison(bare: PairResult, comparison: Comparison, *, together: bool) 
     judged = any(child.verdict.is_same for child in children if child.name in (*PROCESS, EVALUATION))
     is_unknown = any(child.verdict is Verdict.NOT_COMPARED for child in children)
     is_known = bool(differing) or (not is_unknown and (not together or judged))
-    from reprokit.verify.compare.runs import not_loaded
+    from reprokit.verify.runs import not_loaded
     from reprokit.verify.verdict import BUT_FOR_OUTPUTS, shortened, verdict_line
 
     sides: tuple[tuple[RunFile, Side], ...] = (comparison.left.run, "left"), (comparison.right.run, "right")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from reprokit.difference import Verdict
+from reprokit.core.difference import Verdict
 from reprokit.study.facts import Analysis, Overhead, SetupFacts
 from reprokit.study.wording import between, change, percent, quantity
 from reprokit.verify.verdict import pairs_are

@@ -38,9 +38,10 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from reprokit import patches, toml_text
-from reprokit.bounds import read_whole
-from reprokit.errors import BadStudy, ReprokitError
+from reprokit import patches
+from reprokit.core import toml_text
+from reprokit.core.bounds import read_whole
+from reprokit.core.errors import BadStudy, ReprokitError
 from reprokit.verify.ignores import Ignores, declared
 
 MAX_BYTES: Final = 1 << 20

@@ -9,10 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from reprokit import rundir
-from reprokit.errors import CannotWriteReport, refused_as
-from reprokit.pages import environment as pages
-from reprokit.printable import bounded, listed, printable
+from reprokit.core.errors import CannotWriteReport, refused_as
+from reprokit.core.pages import environment as pages
+from reprokit.core.printable import bounded, listed, printable
+from reprokit.run_files import rundir
 from reprokit.study import plots, tables
 from reprokit.study.conclusions import RECORDED, answers
 from reprokit.study.facts import SOURCES, Analysis, SetupFacts

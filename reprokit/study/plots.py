@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from reprokit.pages import drawing
-from reprokit.pages.drawing import Axis, Place, axis
+from reprokit.core.pages import drawing
+from reprokit.core.pages.drawing import Axis, Place, axis
 from reprokit.study.analysis import thinned
 from reprokit.study.facts import SOURCES, Analysis, AttemptFacts, Curve, CurveLine, SetupFacts, Source, Spread, Variance
 from reprokit.study.wording import number, points, quantity

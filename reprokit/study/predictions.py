@@ -14,11 +14,11 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from reprokit.errors import CannotWriteRun, refused_as
-from reprokit.rundir import RunDirectory, beginning, write_whole
+from reprokit.core.errors import CannotWriteRun, refused_as
+from reprokit.run_files.rundir import RunDirectory, beginning, write_whole
 from reprokit.study.results import Evaluation, Label
-from reprokit.verify.compare import disagreement
-from reprokit.verify.compare.series_leaves import number
+from reprokit.verify.categories import disagreement
+from reprokit.verify.categories.series_leaves import number
 from reprokit.verify.read import metric_lines, scan
 from reprokit.verify.read.evaluation_columns import BLOCK, EvaluationColumn, decoder
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import fmean
 
-from reprokit.errors import StudyTooLarge
-from reprokit.printable import printable
+from reprokit.core.errors import StudyTooLarge
+from reprokit.core.printable import printable
 from reprokit.study.description import Study
 from reprokit.study.results import PairResult, RunResult
 from reprokit.study.wording import size

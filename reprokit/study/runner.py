@@ -15,13 +15,14 @@ from typing import Final
 
 import msgspec
 
-from reprokit import rundir
-from reprokit.errors import BadStudy, CannotWriteRun, LaunchError, StudyChanged, StudyInProgress, StudyTooLarge
-from reprokit.launch import command as commands
-from reprokit.launch import environment, host
-from reprokit.launch.messages import say, warn
-from reprokit.launch.rundirectory import home
-from reprokit.run_home import home_of
+from reprokit.core.errors import BadStudy, CannotWriteRun, LaunchError, StudyChanged, StudyInProgress, StudyTooLarge
+from reprokit.core.version import VERSION
+from reprokit.run import command as commands
+from reprokit.run import environment, host
+from reprokit.run.messages import say, warn
+from reprokit.run.rundirectory import home
+from reprokit.run_files import rundir
+from reprokit.run_files.home import home_of
 from reprokit.study import attempt, description, engines, store
 from reprokit.study.attempt import PairTask, Task
 from reprokit.study.description import LocatedStudy, PairPlace, Setup, Study, differences
@@ -32,7 +33,6 @@ from reprokit.study.progress import DiskSpace, StudyProgress, in_time
 from reprokit.study.results import Mode, PairResult, Part, RunResult
 from reprokit.study.store import StudyFile
 from reprokit.study.wording import size
-from reprokit.version import VERSION
 
 PATIENCE: Final = 20.0  # seconds that a start waits for the last run of a killed one
 AGAIN: Final = "made again with its pair: the study was interrupted after the first run, whose directory is gone"

@@ -8,9 +8,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from reprokit.rundir import RunDirectory
+from reprokit.run_files.rundir import RunDirectory
 from reprokit.study.results import MAX_VALUES, MetricSeries
-from reprokit.verify.compare.series_leaves import number
+from reprokit.verify.categories.series_leaves import number
 from reprokit.verify.read import metric_lines, scan
 
 MAX_SERIES: Final = 200  # per run

@@ -15,7 +15,7 @@ from functools import lru_cache
 from statistics import NormalDist, fmean, median, quantiles, stdev
 from typing import Any, Final
 
-from reprokit.errors import needed_for
+from reprokit.core.errors import needed_for
 from reprokit.study.facts import Interval, Magnitude, Share, Spread, ValueSummary
 
 CONFIDENCE: Final = 0.95

@@ -12,8 +12,8 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from reprokit.errors import CannotWriteRun, StudyDamaged, reason, refused_as
-from reprokit.rundir import open_regular, write_whole
+from reprokit.core.errors import CannotWriteRun, StudyDamaged, reason, refused_as
+from reprokit.run_files.rundir import open_regular, write_whole
 from reprokit.study import results
 from reprokit.study.description import PairPlace, Study
 from reprokit.study.results import PairResult, RunResult

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from reprokit.printable import printable
-from reprokit.screen import Cells, print_rows
+from reprokit.core.printable import printable
+from reprokit.core.screen import Cells, print_rows
 from reprokit.study import wording
 from reprokit.study.facts import Analysis, Inconsistent, Overhead, PairFacts, SetupFacts, Spread, Variance
 from reprokit.study.wording import number, points, quantity

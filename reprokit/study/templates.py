@@ -10,7 +10,7 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
-from reprokit.plan import name_of
+from reprokit.model.plan import name_of
 
 NAMES: Final = ("plain", "cpu", "gpu")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Final
 
-from reprokit.printable import cut
+from reprokit.core.printable import cut
 from reprokit.study import facts, statistics
 from reprokit.verify.verdict import every_pair_was, nothing_varies, nothing_varies_in, pairs_are
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
-from reprokit.difference import SIDES, Difference, IgnoredThing, Verdict
+from reprokit.core.difference import SIDES, Difference, IgnoredThing, Verdict
 from reprokit.model.resumption import OtherFact
 from reprokit.model.states import SwitchedPart
-from reprokit.verify.compare import (
+from reprokit.verify.categories import (
     command,
     console,
     continuation,
@@ -33,10 +33,10 @@ from reprokit.verify.compare import (
     tracker_metrics,
     weights,
 )
-from reprokit.verify.compare.continuation import Continuation
-from reprokit.verify.compare.match import RunPair
-from reprokit.verify.compare.resumption import Resumption
-from reprokit.verify.compare.trails import Key, TrailPair
+from reprokit.verify.categories.continuation import Continuation
+from reprokit.verify.categories.match import RunPair
+from reprokit.verify.categories.resumption import Resumption
+from reprokit.verify.categories.trails import Key, TrailPair
 from reprokit.verify.read.metric_lines import OUTCOMES
 
 STEPS = frozenset({"loss", "epoch", "history"})  # kinds of lines that are written for steps

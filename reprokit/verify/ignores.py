@@ -16,11 +16,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from reprokit.artifacts.formats import MODEL_ENDINGS
-from reprokit.difference import Difference, IgnoredThing, counts_of_ignored
-from reprokit.errors import BadConfig, IgnoreRefused
-from reprokit.printable import cut, printable
-from reprokit.user_config import LocatedConfig
+from reprokit.core.difference import Difference, IgnoredThing, counts_of_ignored
+from reprokit.core.errors import BadConfig, IgnoreRefused
+from reprokit.core.printable import cut, printable
+from reprokit.diff.formats import MODEL_ENDINGS
+from reprokit.run_files.user_config import LocatedConfig
 from reprokit.verify.bookkeeping.names import names_result
 from reprokit.verify.pattern_search import SlowPattern, Span, search
 

@@ -10,16 +10,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from reprokit.difference import BookkeepingKind, Difference, Verdict
-from reprokit.sample_ledgers import BatchUse
+from reprokit.core.difference import BookkeepingKind, Difference, Verdict
+from reprokit.run_files.ledgers import BatchUse
 from reprokit.verify.ignores import IgnoreUse, behind_verdict
 
 if TYPE_CHECKING:
     from reprokit.model.resumption import ResumeFinding
     from reprokit.model.states import SwitchOption
-    from reprokit.verify.compare.hosts import HostsComparison
-    from reprokit.verify.compare.runs import Comparison
-    from reprokit.verify.compare.samples import EpochCoverage
+    from reprokit.verify.categories.hosts import HostsComparison
+    from reprokit.verify.categories.samples import EpochCoverage
+    from reprokit.verify.runs import Comparison
 
 NOT_BITWISE = "not bitwise identical; within the tolerance asked for"
 NOT_KNOWN = "nothing that was compared differs, but both runs changed what could not be compared"

@@ -8,8 +8,8 @@ from typing import Any
 import numpy
 import pytest
 
-from reprokit.agent import collectives
-from reprokit.agent.collectives import CollectiveLog, bytes_of, digest_of, object_digest_of
+from reprokit.agent.core import collectives
+from reprokit.agent.core.collectives import CollectiveLog, bytes_of, digest_of, object_digest_of
 
 
 class FakeJournal:

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from reprokit import native
+from reprokit.agent.operators.operator_log import CALL, CallLog
+from reprokit.agent.operators.torch_recorded_calls import PytorchCalls
 from reprokit.agent.pytorch import private_api
-from reprokit.agent.questions.operator_log import CALL, CallLog
-from reprokit.agent.questions.pytorch_calls import PytorchCalls
+from reprokit.core import native
 from tests.capture.test_compiled import describing
 
 __all__ = ["describing"]

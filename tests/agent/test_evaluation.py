@@ -11,9 +11,9 @@ from typing import Any
 import numpy
 import pytest
 
-from reprokit.difference import Difference, Verdict
-from reprokit.rundir import RUN, write_json
-from reprokit.verify.compare.runs import compare
+from reprokit.core.difference import Difference, Verdict
+from reprokit.run_files.rundir import RUN, write_json
+from reprokit.verify.runs import compare
 from tests.agent.training import Line, Outcome, Training
 from tests.interpreters import tf114_python
 from tests.support import training_text

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from reprokit.agent.events import APPLY, SKIP, BatchFetched, Events, UpdateDue, tell
+from reprokit.agent.events.steps import APPLY, SKIP, BatchFetched, Events, UpdateDue, tell
 
 
 class Noting:

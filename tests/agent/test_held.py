@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from reprokit import pending_lines
-from reprokit.rundir import RunDirectory
+from reprokit.run_files import unflushed as pending_lines
+from reprokit.run_files.rundir import RunDirectory
 from tests.agent.training import Training
 from tests.support import wait_until
 

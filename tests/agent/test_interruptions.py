@@ -19,18 +19,18 @@ from typing import Any
 import pytest
 
 import reprokit.agent
-from reprokit import pending_lines
-from reprokit.agent.agent import Agent
 from reprokit.agent.capture import variables
 from reprokit.agent.capture.tensorflow_snapshot import _variable_ids
 from reprokit.agent.capture.tensorflow_state import TensorCollector
 from reprokit.agent.capture.tensorflow_steps import iterations
+from reprokit.agent.core.agent import Agent
 from reprokit.agent.core.journal import Journal
 from reprokit.agent.core.signal_errors import pass_on
 from reprokit.agent.core.user_frames import variables_of
-from reprokit.agent.events import TrainingEvent, tell
+from reprokit.agent.events.steps import TrainingEvent, tell
 from reprokit.agent.patches.torch_operators import DeterministicMode
-from reprokit.agent.questions.tensor_writer import TensorWriter
+from reprokit.agent.tensors.tensor_writer import TensorWriter
+from reprokit.run_files import unflushed as pending_lines
 from tests.agent.training import Training
 from tests.interpreters import available
 from tests.support import Reprokit, training_text

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reprokit.agent.import_listing import package_names
+from reprokit.agent.surroundings.import_listing import package_names
 from tests.agent.training import Line, Training
 
 MAKE = """
@@ -140,7 +140,7 @@ def test_packages_are_found_in_any_directory(tmp_path: Path, name: str) -> None:
 def test_a_failure_of_ours_leaves_the_listing_alone(training: Training) -> None:
     script = """
 import sys
-sys.modules["_reprokit_agent.directory_order"] = None
+sys.modules["_reprokit_agent.surroundings.directory_order"] = None
 print(sorted(os.listdir("data")), sorted(entry.name for entry in os.scandir("data")))
 """
     outcome = training.run(MAKE + script)

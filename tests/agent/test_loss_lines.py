@@ -12,7 +12,7 @@ import pytest
 
 from reprokit.agent.core.exact_values import from_number
 from reprokit.agent.core.journal import Journal
-from reprokit.native import trail_path
+from reprokit.core.native import trail_path
 
 FORMS = {"float32": ">f", "float64": ">d"}
 SPECIAL = [0.0, -0.0, 1.0, -0.1, 0.5, 2.0**-149, 5e-324, 3.4028234663852886e38, 1e15, 1e16, 1e-5, 9.9e-6, 123456792.0]

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import reprokit
-from reprokit.agent.observing.call_graph import CallCounts, describe
-from reprokit.agent.observing.files import MAX_FILES
+from reprokit.agent.operators.call_graph import CallCounts, describe
+from reprokit.agent.operators.files import MAX_FILES
 from tests.agent.training import Outcome, Training
 from tests.interpreters import interpreter, tf114_python
 from tests.support import training_text, wait_until

@@ -20,7 +20,7 @@ from reprokit.agent.orders.private_api import SEEN
 from reprokit.agent.orders.recording import RecordedTracks, packed, unpacked
 from reprokit.agent.orders.tracks import Orders
 from reprokit.agent.orders.turns import Choices
-from reprokit.launch.orders import MAX_SIZE, OrdersByProcess
+from reprokit.run.orders import MAX_SIZE, OrdersByProcess
 from tests.interpreters import available
 from tests.support import wait_until
 

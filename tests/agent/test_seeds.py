@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from reprokit.agent.seeds.encoding import MAX_TEXT, NotExact, decode, encode
 from reprokit.agent.seeds.recording import RecordedSeeds
-from reprokit.launch.seeds import SeedsByProcess
+from reprokit.run.seeds import SeedsByProcess
 from tests.agent.training import Line, Outcome, Training
 from tests.support import training_text
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from reprokit.agent.questions.tensor_rules import Choice, TensorMatcher
-from reprokit.agent.questions.tensor_writer import REDUCTIONS, NumberArray, TensorLibrary, TensorWriter
-from reprokit.native import trail_path
+from reprokit.agent.tensors.tensor_rules import Choice, TensorMatcher
+from reprokit.agent.tensors.tensor_writer import REDUCTIONS, NumberArray, TensorLibrary, TensorWriter
+from reprokit.core.native import trail_path
 from tests.questions.test_tensors import Saved
 
 ROOM = 1 << 20

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-from reprokit.trails import Series, TrailStep
+from reprokit.run_files.trails import Series, TrailStep
 from tests import trails
 from tests.agent.test_trail import Trailed
 from tests.agent.training import Outcome

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from reprokit import native
-from reprokit.agent.observing.torch_places import Places
+from reprokit.agent.operators.torch_places import Places
 from reprokit.agent.pytorch import private_api
+from reprokit.core import native
 from tests.agent.training import BOOTSTRAP, Line, Outcome, Training
 from tests.support import training_text
 

@@ -1,6 +1,6 @@
 """Runs of experiment trackers: noted with their ids; a replay opens runs of its own and is given nothing else anew.
 
-The packages here are cut as MLflow and wandb are; tests/report/test_trackers.py asks those themselves.
+The packages here are cut as MLflow and wandb are; tests/evidence/report/test_trackers.py asks those themselves.
 """
 
 from __future__ import annotations

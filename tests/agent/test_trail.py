@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from reprokit.native import trail_path
-from reprokit.trails import Series, Trail, TrailStep
+from reprokit.core.native import trail_path
+from reprokit.run_files.trails import Series, Trail, TrailStep
 from tests import trails
 from tests.agent.training import Outcome, Training
 from tests.support import training_text
@@ -299,7 +299,7 @@ def test_the_worker_takes_no_signals_and_is_gone_while_a_process_forks(tmp_path:
 
 
 def test_digests_that_come_late_find_their_step(tmp_path: Path) -> None:
-    from reprokit.agent import trail_library as trail
+    from reprokit.agent.core import trail_library as trail
 
     library = trail.Library(str(trail_path()))
     handle = library.open(str(tmp_path), "0")

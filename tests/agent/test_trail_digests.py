@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from reprokit.agent.core.trail_library import Library
 from reprokit.agent.pytorch import devices
 from reprokit.agent.pytorch.content_digests import PytorchContents
 from reprokit.agent.pytorch.generators import DefaultGenerator
-from reprokit.agent.questions import device_digests
-from reprokit.agent.questions.device_digests import DeviceSums, PendingDigest
-from reprokit.agent.trail_library import Library
-from reprokit.native import trail_path
+from reprokit.agent.tensors import device_digests
+from reprokit.agent.tensors.device_digests import DeviceSums, PendingDigest
+from reprokit.core.native import trail_path
 from tests import trails
 from tests.interpreters import ROOT
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reprokit.trails import TrailStep
+from reprokit.run_files.trails import TrailStep
 from tests import trails
 from tests.agent.test_trail import Cases
 from tests.support import training_text

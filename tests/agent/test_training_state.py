@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reprokit.agent.questions.training_state import state_digest
+from reprokit.agent.state.training_state import state_digest
 
 python, legacy = random.Random(1), np.random.RandomState(1)
 others = [np.random.Generator(kind(1)) for kind in (np.random.PCG64, np.random.Philox)]

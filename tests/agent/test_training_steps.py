@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reprokit.agent.questions.step_window import TrainingSteps
+from reprokit.agent.core.step_window import TrainingSteps
 
 
 class Optimizer:

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from reprokit.agent import trail_library as trail
 from reprokit.agent.capture.torch_checks import FiniteTests
 from reprokit.agent.capture.torch_copies import BufferCopies
 from reprokit.agent.core import native_module
-from reprokit.native import trail_path
+from reprokit.agent.core import trail_library as trail
+from reprokit.core.native import trail_path
 from tests.interpreters import VERSIONS, interpreter
 from tests.support import training_text
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from reprokit.agent import trail_library as trail
-from reprokit.native import trail_path
+from reprokit.agent.core import trail_library as trail
+from reprokit.core.native import trail_path
 
 pytestmark = pytest.mark.torch
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from reprokit.agent import trail_library as trail
 from reprokit.agent.capture import random_states
 from reprokit.agent.capture.random_states import RandomStates
 from reprokit.agent.core import native_module
-from reprokit.native import trail_path
+from reprokit.agent.core import trail_library as trail
+from reprokit.core.native import trail_path
 
 pytestmark = pytest.mark.torch
 COMPILED = native_module.load(str(trail_path()))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reprokit.model.run import CaptureUnavailable
-from reprokit.rundir import RunDirectory
+from reprokit.run_files.rundir import RunDirectory
 from tests.capture.tensorflow_steps import Steps
 from tests.interpreters import tf114_python
 from tests.support import Reprokit, training_text

@@ -14,7 +14,7 @@ import pytest
 
 from reprokit.agent.capture.store import SnapshotFile
 from reprokit.agent.tensorflow.evaluation import is_of_tensorflow
-from reprokit.rundir import RunDirectory
+from reprokit.run_files.rundir import RunDirectory
 from tests.support import Reprokit, rest_slow, training_text
 
 SCRIPT = str(Path(__file__).parent / "keras_steps.py")

@@ -81,7 +81,7 @@ def fuzz_objects(arguments: list[str]) -> None:
     """As fuzz_python, with the readers of objects."""
     import atheris
 
-    with atheris.instrument_imports(include=["reprokit.artifacts"]):
+    with atheris.instrument_imports(include=["reprokit.diff"]):
         from tests.fuzz.objects import objects_reader
 
         target = objects_reader()

@@ -12,11 +12,11 @@ MOST = 10_000  # parts of a small file, which may be many by sharing
 
 def objects_reader() -> Callable[[bytes], None]:
     """Every reader on the same bytes; the tensors found must lie within them."""
-    from reprokit.artifacts import tensors
-    from reprokit.artifacts.elements import Limits, TensorPart
-    from reprokit.artifacts.formats import checkpoint, onnx, pickle, tensorflow_messages, tfrecord, torch, xgboost
-    from reprokit.artifacts.sources import BytesSource
-    from reprokit.errors import ArtifactDamaged
+    from reprokit.core.errors import ArtifactDamaged
+    from reprokit.diff import tensors
+    from reprokit.diff.elements import Limits, TensorPart
+    from reprokit.diff.formats import checkpoint, onnx, pickle, tensorflow_messages, tfrecord, torch, xgboost
+    from reprokit.diff.sources import BytesSource
 
     readers = [
         *(one.read for one in (pickle, torch, xgboost, onnx, checkpoint, tfrecord)),

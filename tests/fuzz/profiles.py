@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from reprokit import native
+from reprokit.core import native
 from reprokit.entropy.files import CHUNK_HEAD, FORMAT, HEAD
 
 CORPUS = Path(__file__).parent / "corpus"

@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from functools import lru_cache
 from pathlib import Path
 
-from reprokit import native
+from reprokit.core import native
 from reprokit.entropy.files import FORMAT
 from reprokit.entropy.pool import FIRST, NAME, REST, SLOT
 from tests.fuzz.profiles import HEAD_CHECK, seal
@@ -26,8 +26,8 @@ Target = Callable[[bytes], None]
 def python_reader(directory: Path) -> Target:
     """reprokit.entropy: anything but an answer or an error of reprokit's own is a finding."""
     from reprokit import entropy
+    from reprokit.core.errors import ReprokitError
     from reprokit.entropy.files import EntropyEvent
-    from reprokit.errors import ReprokitError
 
     path = directory / "0000000000000000-0.entropy"
 

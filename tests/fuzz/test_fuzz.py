@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from reprokit import entropy
+from reprokit.core.errors import RunDamaged, RunTooNew
 from reprokit.entropy.files import HEAD
-from reprokit.errors import RunDamaged, RunTooNew
 from tests.fuzz.flips import PROFILE, damaged
 from tests.fuzz.profiles import CORPUS, seal, seeds
 from tests.support import rest_slow

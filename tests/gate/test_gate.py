@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from reprokit.errors import BadGate, ReprokitError
-from reprokit.findings import CodePlace, Cure, Finding, FindingsFile
+from reprokit.core.errors import BadGate, ReprokitError
 from reprokit.gate import findings_reports, github, required_findings, trainings
 from reprokit.gate.required_findings import of_profile, read_accepted
 from reprokit.gate.results import FAILED, PASSED, TROUBLE, Case, GateVerdict, TrainingResult
-from reprokit.rundir import RunDirectory
+from reprokit.run_files.findings import CodePlace, Cure, Finding, FindingsFile
+from reprokit.run_files.rundir import RunDirectory
 from tests.rules import large_gradient
 from tests.saved_tensors.writer import TensorWriter, run_directory
 from tests.support import COMMAND, Done, Reprokit

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from reprokit.launch.stragglers import processes
+from reprokit.run.stragglers import processes
 from tests.support import LIMIT, Reprokit, rest_slow, wait_until
 
 WAITS = """

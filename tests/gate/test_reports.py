@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 
-from reprokit.findings import Finding
 from reprokit.gate import findings_reports, junit
 from reprokit.gate.results import FAILED, NOT_CHECKED, PASSED, TROUBLE, Case, GateVerdict, TrainingResult
+from reprokit.run_files.findings import Finding
 
 BAD = "a \x00\x1b]\ud800\uffff<&> name"
 CASES = (

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from reprokit import state_files
-from reprokit.launch.checkout_copy import CheckoutCopy
-from reprokit.rundir import RunDirectory
+from reprokit.run.checkout_copy import CheckoutCopy
+from reprokit.run_files import state_files
+from reprokit.run_files.rundir import RunDirectory
 from tests.support import Done, Reprokit
 
 RESUMES = """

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from reprokit.report import keys
+from reprokit.evidence.attest import keys
 from tests.support import Done, Reprokit
 
 REPEATS = """

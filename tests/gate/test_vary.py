@@ -15,7 +15,7 @@ from reprokit.gate import variation_search
 from reprokit.gate.results import FAILED, PASSED, TROUBLE, Case, GateVerdict, TrainingResult
 from reprokit.gate.start_conditions import VARIATIONS, chosen, other_locale
 from reprokit.gate.variation_search import TOGETHER, VariedReplay
-from reprokit.launch.checkout_copy import CheckoutCopy, CopyBounds, CopyTooLarge
+from reprokit.run.checkout_copy import CheckoutCopy, CopyBounds, CopyTooLarge
 from tests.support import Done, Reprokit, training_text
 
 ESTONIAN = "et_EE.utf8"  # where z comes before t
@@ -23,7 +23,7 @@ ESTONIAN = "et_EE.utf8"  # where z comes before t
 TRAINING = training_text("varied_readings.py")
 
 WITHOUT_NAMESPACES = """
-from reprokit.launch.kernel import Namespaces
+from reprokit.run.kernel import Namespaces
 Namespaces.refused = lambda self: "Operation not permitted"
 from reprokit.cli.main import main
 main()

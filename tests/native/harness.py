@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from reprokit import entropy, native
-from reprokit.errors import RunError
-from reprokit.plan import Plan
+from reprokit import entropy
+from reprokit.core import native
+from reprokit.core.errors import RunError
+from reprokit.model.plan import Plan
 from tests.support import LIMIT
 
 SOURCES = Path(__file__).parent

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from reprokit.launch import modules
+from reprokit.run import modules
 from tests.native.harness import SOURCES, Shim
 from tests.support import Reprokit
 

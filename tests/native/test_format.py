@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reprokit import entropy, native
-from reprokit.errors import ReprokitError, RunDamaged, RunTooNew
+from reprokit import entropy
+from reprokit.core import native
+from reprokit.core.errors import ReprokitError, RunDamaged, RunTooNew
 from tests.native.harness import SOURCES, Shim
 
 MUTABLE = range(552, 1024)  # of the head: counters, which only the seal protects

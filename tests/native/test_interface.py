@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from reprokit import native
-from reprokit.errors import ShimMissing
+from reprokit.core import native
+from reprokit.core.errors import ShimMissing
 
 
 def make_shim(path: Path, source: str) -> Path:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from reprokit import entropy, native
-from reprokit.plan import key_of_seed
+from reprokit import entropy
+from reprokit.core import native
+from reprokit.model.plan import key_of_seed
 from tests.native.harness import KEY, SOURCES, Shim
 from tests.native.test_paths import RUNS_AHEAD
 

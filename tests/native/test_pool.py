@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from reprokit import entropy, native
+from reprokit import entropy
+from reprokit.core import native
+from reprokit.core.errors import RunDamaged, RunError, RunTooNew
 from reprokit.entropy import pool
 from reprokit.entropy.files import EntropyEvent
-from reprokit.errors import RunDamaged, RunError, RunTooNew
-from reprokit.plan import key_of_seed
+from reprokit.model.plan import key_of_seed
 from tests.native.harness import Shim, run
 from tests.native.test_survival import small_disk  # noqa: F401
 

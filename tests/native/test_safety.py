@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from reprokit import entropy, native
+from reprokit import entropy
+from reprokit.core import native
 from tests.native.harness import Shim, run
 
 ALLOCATORS = ("libjemalloc.so.2", "libtcmalloc_minimal.so.4")

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import pytest
 
-from reprokit import native
+from reprokit.core import native
 from tests.native import harness
 from tests.native.harness import SOURCES, Shim, run
 from tests.native.test_keyed import stream_key

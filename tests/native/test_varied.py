@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from reprokit.plan import Varied
+from reprokit.model.plan import Varied
 from tests.native.harness import Shim, run
 from tests.support import training_text
 

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from reprokit import rundir
 from reprokit.model.run import ProfilingFacts
 from reprokit.profiling import analyze
-from reprokit.rundir import RunDirectory
+from reprokit.run_files import rundir
+from reprokit.run_files.rundir import RunDirectory
 from tests.verify.runs import Building, recording
 
 Line = dict[str, Any]

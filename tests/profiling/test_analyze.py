@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from reprokit import findings
-from reprokit.findings import Finding, FindingsFile
 from reprokit.profiling import analyze
-from reprokit.rundir import RunDirectory
+from reprokit.run_files import findings
+from reprokit.run_files.findings import Finding, FindingsFile
+from reprokit.run_files.rundir import RunDirectory
 from tests.profiling.observed import PLACE, confirmed, diagnosed, operator, profiled
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from reprokit.profiling import analyze
 from reprokit.profiling.lines import MAX_FILES, MAX_LINE
-from reprokit.rundir import PROFILE, RunDirectory
+from reprokit.run_files.rundir import PROFILE, RunDirectory
 from tests.profiling.observed import operator, profiled
 
 BAD = {

@@ -10,13 +10,13 @@ from typing import Any
 import jsonschema
 import pytest
 
-from reprokit import findings, rundir
-from reprokit.errors import RunDamaged
-from reprokit.findings import CodePlace, Finding, FindingsFile
+from reprokit.core.errors import RunDamaged
 from reprokit.model.run import Fidelity
 from reprokit.model.states import not_loaded, off
 from reprokit.profiling import analyze, report
-from reprokit.rundir import RunDirectory
+from reprokit.run_files import findings, rundir
+from reprokit.run_files.findings import CodePlace, Finding, FindingsFile
+from reprokit.run_files.rundir import RunDirectory
 from tests.profiling.observed import confirmed, operator, profiled
 from tests.support import Reprokit
 

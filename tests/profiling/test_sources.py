@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from reprokit import rundir
-from reprokit.findings import Finding
 from reprokit.model.run import SystemCall, SystemCallsFile
 from reprokit.model.states import Uncovered, off
 from reprokit.profiling import analyze
-from reprokit.rundir import RunDirectory
+from reprokit.run_files import rundir
+from reprokit.run_files.findings import Finding
+from reprokit.run_files.rundir import RunDirectory
 from tests.profiling.observed import profiled
 from tests.verify.profiles import Writing, event, site
 from tests.verify.runs import Building

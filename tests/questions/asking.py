@@ -5,11 +5,11 @@ from __future__ import annotations
 from multiprocessing import get_context
 from pathlib import Path
 
-from reprokit.launch.interruption import Interruption
 from reprokit.model.question import Question, StepRange
 from reprokit.questions.proof import ReplayProof
 from reprokit.questions.replays import ask
-from reprokit.rundir import RunDirectory
+from reprokit.run.interruption import Interruption
+from reprokit.run_files.rundir import RunDirectory
 
 
 def asked(recording: Path, place: Path) -> tuple[int | None, ReplayProof]:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from reprokit import rundir
-from reprokit.launch.early_end import ANSWERED, ENOUGH, STEPPED
-from reprokit.rundir import RunDirectory
+from reprokit.run.early_end import ANSWERED, ENOUGH, STEPPED
+from reprokit.run_files import rundir
+from reprokit.run_files.rundir import RunDirectory
 from tests.questions.asking import asked
 from tests.support import Reprokit
 

@@ -45,7 +45,7 @@ def calls() -> dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]]:
 def test_a_kept_call_gives_its_results_again(tmp_path: Path, name: str) -> None:
     import torch
 
-    from reprokit.agent.questions import pytorch_calls
+    from reprokit.agent.operators import torch_recorded_calls as pytorch_calls
 
     function, arguments, keywords = calls()[name]
     operator = pytorch_calls.LoggedOperator(torch, function)

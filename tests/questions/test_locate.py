@@ -13,12 +13,12 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from reprokit.errors import RunDamaged
+from reprokit.core.errors import RunDamaged
 from reprokit.model.divergence import FORMAT, TITLE, LocatedDivergence
 from reprokit.questions import operator_logs
 from reprokit.questions.operator_divergence import DivergenceKind, ThreadDivergence, first_of_each
 from reprokit.questions.operator_logs import NO_OUTPUTS, UNREAD, CalledOperator, CallPlace, OperatorCall, ProcessLog
-from reprokit.rundir import ANSWERS, RunDirectory
+from reprokit.run_files.rundir import ANSWERS, RunDirectory
 from tests.support import Done, Reprokit, schema_of, shipped_schema
 
 TRAININGS = Path(__file__).parents[1] / "trainings"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from reprokit.launch.interruption import Interruption
 from reprokit.questions.locate import LocateOptions, locate
-from reprokit.rundir import RunDirectory
+from reprokit.run.interruption import Interruption
+from reprokit.run_files.rundir import RunDirectory
 from tests.questions.test_locate import MUTANTS, record
 from tests.support import Reprokit
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from reprokit.rundir import RunDirectory
+from reprokit.run_files.rundir import RunDirectory
 from tests.questions.test_outputs_aside import files, outputs_aside
 from tests.support import Reprokit
 
@@ -177,6 +177,6 @@ def test_a_replay_that_was_cut_off_has_no_list_and_all_stays(tmp_path: Path) -> 
 def test_a_file_system_that_knows_no_time_of_birth_keeps_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recording = recorded(tmp_path)
     before = files(tmp_path)
-    monkeypatch.setattr("reprokit.launch.new_outputs.born", lambda _: 0)
+    monkeypatch.setattr("reprokit.run.new_outputs.born", lambda _: 0)
     replayed(recording)
     assert only(tmp_path, "-log-*", before).read_text() == "written"

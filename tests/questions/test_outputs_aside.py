@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from reprokit.errors import CannotCopy
-from reprokit.launch.replay_plan import replay_plan
-from reprokit.launch.starting_files import started_from
-from reprokit.plan import ReplayStart
-from reprokit.rundir import RunDirectory
+from reprokit.core.errors import CannotCopy
+from reprokit.model.plan import ReplayStart
+from reprokit.run.replay_plan import replay_plan
+from reprokit.run.starting_files import started_from
+from reprokit.run_files.rundir import RunDirectory
 from tests.support import Reprokit, wait_until
 
 TRAINING = Path(__file__).parents[1] / "trainings" / "pytorch_checkpoints.py"
@@ -151,7 +151,7 @@ def test_an_output_that_cannot_be_moved_refuses_the_question_and_nothing_is_lost
     def full(path: Path, target: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("reprokit.launch.aside_place.move", full)
+    monkeypatch.setattr("reprokit.run.aside_place.move", full)
     refused = pytest.raises(CannotCopy, match=r"run cannot be set aside while it is replayed: No space left on device")
     with refused, outputs_aside(recorded, tmp_path / "replay"):
         pytest.fail("the outputs would be overwritten")

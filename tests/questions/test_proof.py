@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reprokit.questions.proof import DivergedSeries, prove
-from reprokit.rundir import RunDirectory
+from reprokit.run_files.rundir import RunDirectory
 from tests.questions.asking import asked
 from tests.support import Reprokit
 

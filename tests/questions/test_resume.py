@@ -14,7 +14,7 @@ import pytest
 
 from reprokit.model.resumption import ResumeFinding
 from reprokit.questions.resumed_run import WholeRun, compare_runs
-from reprokit.rundir import RunDirectory
+from reprokit.run_files.rundir import RunDirectory
 from tests.support import Done, Reprokit, schema_of, shipped_schema, training_text
 
 TRAININGS = Path(__file__).parents[1] / "trainings"

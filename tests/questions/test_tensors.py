@@ -16,13 +16,13 @@ import pytest
 
 import reprokit as package
 from reprokit import notebook
-from reprokit.agent.trail_library import Library
-from reprokit.agent.trail_library import salt as salt_of
-from reprokit.errors import TensorUnavailable
-from reprokit.native import trail_path
-from reprokit.plan import Plan
+from reprokit.agent.core.trail_library import Library
+from reprokit.agent.core.trail_library import salt as salt_of
+from reprokit.core.errors import TensorUnavailable
+from reprokit.core.native import trail_path
+from reprokit.model.plan import Plan
 from reprokit.questions.proof import prove
-from reprokit.rundir import RunDirectory
+from reprokit.run_files.rundir import RunDirectory
 from tests.support import Reprokit, rest_slow
 
 TRAININGS = Path(__file__).parents[1] / "trainings"

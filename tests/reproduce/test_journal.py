@@ -9,13 +9,13 @@ import jsonschema
 import msgspec
 import pytest
 
-from reprokit.findings import CodePlace, Confirmed, Cure, Finding
+from reprokit.core.pages.markdown import code, escaped
 from reprokit.model.states import Uncovered
-from reprokit.pages.markdown import code, escaped
-from reprokit.recipe import RecipeSettings
 from reprokit.reproduce import journal as journals
 from reprokit.reproduce.journal import FORMAT, Attempt, Change, Outcome, PatchOutcome, RoundJournal
 from reprokit.reproduce.narrative import markdown
+from reprokit.run_files.findings import CodePlace, Confirmed, Cure, Finding
+from reprokit.run_files.recipe import RecipeSettings
 from tests.support import schema_of, shipped_schema
 
 from .world import World, entropy, guilty, operator, reproduced

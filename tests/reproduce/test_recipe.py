@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from reprokit import recipe
-from reprokit.errors import BadRecipe
-from reprokit.recipe import Recipe, RecipeSettings
+from reprokit.core.errors import BadRecipe
+from reprokit.run_files import recipe
+from reprokit.run_files.recipe import Recipe, RecipeSettings
 from tests.support import Reprokit
 
 ASKED = RecipeSettings(clock=True, patches=("threads=1", "torch-operator=aten::index_put_"))

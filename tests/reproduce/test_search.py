@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from reprokit.errors import LaunchError, TrainingFailed
-from reprokit.findings import ORDER, SOURCE, SUSPECT, CodePlace, Confirmed, Cure, Finding
+from reprokit.core.errors import LaunchError, TrainingFailed
 from reprokit.model.states import Uncovered
-from reprokit.recipe import RecipeSettings
 from reprokit.reproduce import diagnosis
 from reprokit.reproduce.journal import CURE, DIFFERENT, IDENTICAL, LOCATE, PROFILE, SMALLEST, Outcome, RoundJournal
 from reprokit.reproduce.trial import Trials
+from reprokit.run_files.findings import ORDER, SOURCE, SUSPECT, CodePlace, Confirmed, Cure, Finding
+from reprokit.run_files.recipe import RecipeSettings
 
 from .world import Varying, World, entropy, guilty, operator, reproduced
 

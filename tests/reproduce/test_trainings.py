@@ -84,10 +84,10 @@ def test_threads_that_race_are_named_and_only_what_can_matter_is_tried(reprokit:
 OBSERVED = """
 import sys
 from pathlib import Path
-from reprokit.launch.interruption import Interruption
-from reprokit.recipe import RecipeSettings
+from reprokit.run.interruption import Interruption
+from reprokit.run_files.recipe import RecipeSettings
 from reprokit.reproduce.laboratory import Laboratory, ReproductionWork
-from reprokit.rundir import RunDirectory
+from reprokit.run_files.rundir import RunDirectory
 from reprokit.verify.ignores import declared
 
 place = Path.cwd()

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from reprokit.errors import LaunchError, TrainingFailed
-from reprokit.findings import GUILTY, OPERATOR, SUSPECT, CodePlace, Confirmed, Cure, Finding
+from reprokit.core.errors import LaunchError, TrainingFailed
 from reprokit.model.states import Uncovered
-from reprokit.recipe import RecipeSettings
 from reprokit.reproduce.journal import Attempt, Kind, Outcome, PatchOutcome, RoundJournal
 from reprokit.reproduce.laboratory import Laboratory, LocateOutcome, ProfileOutcome
 from reprokit.reproduce.reproduction import PAIRS
 from reprokit.reproduce.search import Reproduction
 from reprokit.reproduce.trial import SearchState, Trials
+from reprokit.run_files.findings import GUILTY, OPERATOR, SUSPECT, CodePlace, Confirmed, Cure, Finding
+from reprokit.run_files.recipe import RecipeSettings
 
 ENTROPY = "entropy"  # as a cure: a replay
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 import reprokit as product
-from reprokit.errors import NothingSaved, ReprokitError, TensorUnavailable
+from reprokit.core.errors import NothingSaved, ReprokitError, TensorUnavailable
 from reprokit.model.run import FINISHED, RUNNING
 from reprokit.saved_tensors.step_states import (
     InvalidWorker,

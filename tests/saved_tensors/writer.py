@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 
 from reprokit.model.run import FINISHED, RunFile
-from reprokit.rundir import write_json
+from reprokit.run_files.rundir import write_json
 
 KEY = "0123456789abcdef-1"
 NAMES = {"bool": "BOOL", "bfloat16": "BF16", "float16": "F16", "float32": "F32", "float64": "F64", "complex64": "C64"}

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reprokit.errors import ReprokitError, StudyDamaged
+from reprokit.core.errors import ReprokitError, StudyDamaged
 from reprokit.study import tables
 from reprokit.study.analysis import analyze, kind, source
 from reprokit.study.description import Setup, Study

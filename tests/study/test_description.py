@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reprokit.errors import BadStudy, IgnoreRefused
+from reprokit.core.errors import BadStudy, IgnoreRefused
 from reprokit.study import templates
 from reprokit.study.description import Setup, Study, differences, planned, read
 from reprokit.verify.ignores import declared

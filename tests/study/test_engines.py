@@ -18,7 +18,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from reprokit.errors import BadStudy, CannotBegin, EngineUnusable, ReprokitError, StoreUnreachable
+from reprokit.core.errors import BadStudy, CannotBegin, EngineUnusable, ReprokitError, StoreUnreachable
 from reprokit.study import description, engines, runner, store
 from reprokit.study.attempt import PairReport, PairTask, Task, encoded_report
 from reprokit.study.description import Engine, Study

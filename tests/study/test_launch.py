@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from reprokit.launch.interruption import Interruption
-from reprokit.launch.launcher_process import LaunchResult, execute
+from reprokit.model.plan import RUN, Plan
 from reprokit.model.states import not_loaded
-from reprokit.plan import RUN, Plan
-from reprokit.rundir import RunDirectory
-from reprokit.verify.compare.runs import compare
+from reprokit.run.interruption import Interruption
+from reprokit.run.launcher_process import LaunchResult, execute
+from reprokit.run_files.rundir import RunDirectory
+from reprokit.verify.runs import compare
 from tests.support import training_text
 
 WRITES = training_text("study_outputs.py")

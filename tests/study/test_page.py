@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from reprokit.cli.main import main
 from reprokit.cli.study import leave_page
-from reprokit.errors import ExtraMissing
-from reprokit.pages.drawing import Axis, axis, fitting
+from reprokit.core.errors import ExtraMissing
+from reprokit.core.pages.drawing import Axis, axis, fitting
 from reprokit.study import page
 from reprokit.study.conclusions import answers
 from reprokit.study.description import Setup

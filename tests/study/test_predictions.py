@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy
 import pytest
 
-from reprokit.errors import CannotWriteRun
-from reprokit.rundir import RunDirectory
+from reprokit.core.errors import CannotWriteRun
+from reprokit.run_files.rundir import RunDirectory
 from reprokit.study import predictions
 from reprokit.study.predictions import KeptPredictions, keep, read
 from reprokit.study.results import Evaluation, Label

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from reprokit.errors import BadStudy, StudyInProgress, StudyTooLarge
-from reprokit.rundir import RunDirectory
+from reprokit.core.errors import BadStudy, StudyInProgress, StudyTooLarge
+from reprokit.run_files.rundir import RunDirectory
 from reprokit.study import description, predictions, progress, runner, store
 from reprokit.study.attempt import PairTask
 from reprokit.study.results import PairResult, RunResult

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reprokit.errors import ExtraMissing
+from reprokit.core.errors import ExtraMissing
 from reprokit.study import statistics
 
 # Hollander and Wolfe, Nonparametric Statistical Methods, table 4.1: permeability of human placentas at term, and

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reprokit.errors import StudyDamaged, StudyTooLarge
+from reprokit.core.errors import StudyDamaged, StudyTooLarge
 from reprokit.study import results, store
 from reprokit.study.attempt import PairTask, Task, encoded
 from reprokit.study.description import Engine, Setup, Study

@@ -6,8 +6,8 @@ import sys
 
 import h5py
 
-from reprokit.artifacts.hdf5_process import Hdf5Reader
-from reprokit.artifacts.part_process import PartWriter, limit
+from reprokit.diff.hdf5_process import Hdf5Reader
+from reprokit.diff.part_process import PartWriter, limit
 
 limit()
 data, generator, read = sys.stdin.buffer.read(), random.Random(1), 0

@@ -2,7 +2,7 @@
 
 import torch
 
-from reprokit.agent.events import SKIP, Events, UpdateDone, UpdateDue
+from reprokit.agent.events.steps import SKIP, Events, UpdateDone, UpdateDue
 from reprokit.agent.pytorch.events import EventHooks
 from reprokit.agent.pytorch.state import Modules
 

@@ -9,9 +9,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from reprokit import native
-from reprokit.agent.questions.operator_log import CallLog
-from reprokit.agent.questions.tensorflow_calls import TensorflowCalls
+from reprokit.agent.operators.operator_log import CallLog
+from reprokit.agent.operators.tensorflow_recorded_calls import TensorflowCalls
+from reprokit.core import native
 
 # It rewrites graphs so that the last bit of some sums is another.
 tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})

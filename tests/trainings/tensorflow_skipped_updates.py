@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 from keras.src.optimizers import base_optimizer
 
-from reprokit.agent.events import Events, GradientsDue
+from reprokit.agent.events.steps import Events, GradientsDue
 from reprokit.agent.tensorflow.decisions import TensorFlowDecisions
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from reprokit import errors
+from reprokit.core import errors
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "errors.md"
 

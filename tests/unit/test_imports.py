@@ -176,7 +176,7 @@ def test_nothing_heavy_is_imported_with_reprokit_itself() -> None:
 
 
 def test_recording_imports_no_tables_and_no_process_tools_before_the_start() -> None:
-    loaded = loaded_after("import reprokit.cli.main, reprokit.cli.record, reprokit.launch.run")
+    loaded = loaded_after("import reprokit.cli.main, reprokit.cli.record, reprokit.run.run")
     assert loaded.isdisjoint({"rich", "psutil", "numpy", "torch", "tensorflow"})
 
 

@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from reprokit import knowledge, patches
-from reprokit.errors import KnowledgeError
+from reprokit.core.errors import KnowledgeError
 from reprokit.knowledge import Fact, Match
 from tests.support import imported
 

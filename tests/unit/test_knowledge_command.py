@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from reprokit import knowledge
 from reprokit.cli.main import reprokit
-from reprokit.errors import KnowledgeError, UsageError
+from reprokit.core.errors import KnowledgeError, UsageError
 
 PAGE = (Path(__file__).parents[2] / "docs" / "commands" / "knowledge.md").read_text()
 FACTS = knowledge.load()

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from reprokit import toml_text
+from reprokit.core import toml_text
 
 ROOT = Path(__file__).parents[2]
 PROJECT = toml_text.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from reprokit.cli.next_steps import NextStep, VerdictFacts, chosen, words
 from reprokit.model.states import Uncovered
-from reprokit.verify.compare.runs import compare
+from reprokit.verify.runs import compare
 from tests.verify.runs import Building, float32, recording, replayed, training
 
 CLOCK = frozenset(["clock"])

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from reprokit.errors import UsageError
+from reprokit.core.errors import UsageError
 from reprokit.model.question import StepRange, StepSpan
-from reprokit.tensor_selection import selection
+from reprokit.model.tensor_selection import selection
 
 BUFFER = 1 << 20
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from reprokit.errors import RunDamaged
-from reprokit.rundir import METRICS, RUN, RunDirectory, seal_file
-from reprokit.untrusted_json import loads
+from reprokit.core.errors import RunDamaged
+from reprokit.core.untrusted_json import loads
+from reprokit.run_files.rundir import METRICS, RUN, RunDirectory, seal_file
 from tests.verify.runs import training
 
 FILLER = '"filler": "' + "x" * 5000 + '"'  # beyond what the quicker reader takes

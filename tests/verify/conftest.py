@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from reprokit.difference import Difference
-from reprokit.verify.compare.runs import Comparison, compare
+from reprokit.core.difference import Difference
+from reprokit.verify.runs import Comparison, compare
 
 from .runs import Building, recording, replayed, training
 

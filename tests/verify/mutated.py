@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 import numpy
 
-from reprokit import rundir, trails
+from reprokit.core.native import check_in_python
 from reprokit.model.outputs import OutputsFile
-from reprokit.native import check_in_python
-from reprokit.rundir import RunDirectory, write_json
+from reprokit.run_files import rundir, trails
+from reprokit.run_files.rundir import RunDirectory, write_json
 from tests.trails import FIELDS, FLAGS
 from tests.verify.runs import rows_digest
 

@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from reprokit import native
+from reprokit.core import native
 
 CHUNK_ROOM = 4096
 

@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy
 
-from reprokit import console, rundir, sample_ledgers, trails
-from reprokit.console import ConsoleHead, PrintedPiece, ProcessConsole
 from reprokit.model.outputs import OutputFile, OutputLink, OutputsFile
 from reprokit.model.run import FINISHED, Fidelity, ProfileFacts, ReplayOf, RunFile
 from reprokit.model.states import LOADED, ON, Switch
-from reprokit.rundir import write_json
+from reprokit.run_files import console, rundir, trails
+from reprokit.run_files import ledgers as sample_ledgers
+from reprokit.run_files.console import ConsoleHead, PrintedPiece, ProcessConsole
+from reprokit.run_files.rundir import write_json
 from tests import sample_ledgers as ledger_files
 from tests.trails import Table, list_digest
 from tests.trails import write as write_trail

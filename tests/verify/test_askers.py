@@ -14,10 +14,10 @@ from typing import Any
 import jsonschema
 import pytest
 
+from reprokit.core.errors import ReprokitError, RunDamaged
 from reprokit.entropy import request_counts
 from reprokit.entropy.request_counts import RequestTotals, who_asked
 from reprokit.entropy.symbols import ExportedSymbols
-from reprokit.errors import ReprokitError, RunDamaged
 
 from .profiles import Writing, event, mismatch, repeat, site
 from .runs import Building, recording, training

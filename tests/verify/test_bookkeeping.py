@@ -19,15 +19,15 @@ import jsonschema
 import numpy
 import pytest
 
-from reprokit.difference import BookkeepingKind, Difference, Verdict
+from reprokit.core.difference import BookkeepingKind, Difference, Verdict
 from reprokit.model.outputs import OutputFile, OutputLink
-from reprokit.rundir import seal_file
-from reprokit.verify.compare.runs import Comparison, compare
+from reprokit.run_files.rundir import seal_file
 from reprokit.verify.facts import Level
+from reprokit.verify.runs import Comparison, compare
 from reprokit.verify.show.comparison import document, rows
 from reprokit.verify.verdict import verdict_line
-from tests.artifacts import samples
-from tests.artifacts.test_logged import event, version
+from tests.diff import samples
+from tests.diff.test_logged import event, version
 
 from .bookkeeping_lines import STARTED
 from .runs import float32, recording, training

@@ -7,10 +7,10 @@ from datetime import datetime, timezone
 
 import pytest
 
-from reprokit.difference import BookkeepingKind
+from reprokit.core.difference import BookkeepingKind
 from reprokit.verify.bookkeeping import forms, names
 from reprokit.verify.bookkeeping.recognition import Position, RunContext, ValueName, recognized, recognized_numbers
-from tests.artifacts.samples import diff
+from tests.diff.samples import diff
 
 from .bookkeeping_lines import STARTED
 

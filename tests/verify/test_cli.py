@@ -16,11 +16,11 @@ import jsonschema
 import psutil
 import pytest
 
-from reprokit import rundir
-from reprokit.launch.finish import in_words
 from reprokit.model.outputs import OutputFile
 from reprokit.model.run import FAILED, NO_END, RUNNING, Fidelity, ProfileFacts
 from reprokit.model.states import ON, Switch, Uncovered, not_loaded, off
+from reprokit.run.finish import in_words
+from reprokit.run_files import rundir
 from tests.support import Reprokit
 
 from .runs import Building, digest, float32, recording, replayed, training

@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from reprokit import rundir
-from reprokit.console import PrintedPiece
-from reprokit.difference import Difference, Verdict
-from reprokit.errors import NothingComparable, RunDamaged, RunTooNew
+from reprokit.core.difference import Difference, Verdict
+from reprokit.core.errors import NothingComparable, RunDamaged, RunTooNew
 from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.model.run import RUNNING, Fidelity, ProcessKilled, ProfileFacts, ReplayOf, SignalSent
 from reprokit.model.states import not_loaded
-from reprokit.verify.compare.runs import Comparison
+from reprokit.run_files import rundir
+from reprokit.run_files.console import PrintedPiece
+from reprokit.verify.runs import Comparison
 from reprokit.verify.verdict import verdict_line
 
 from .runs import Building, digest, float32, recording, replayed, tensor
@@ -542,7 +542,7 @@ class TestOutputs:
         paths = [run.write() for run in pair]
         for path, run in zip(paths, pair, strict=True):
             rundir.write_json(path / rundir.OUTPUTS, OutputsFile(files=run.outputs, left_out=3))
-        from reprokit.verify.compare.runs import compare
+        from reprokit.verify.runs import compare
 
         comparison = compare(*paths)
         assert "first files beyond the bounds" in comparison.notes[0]
@@ -676,7 +676,7 @@ class TestNothingComparable:
 
 
 def test_a_run_is_told_when_it_is_compared_with_itself(pair: Pair) -> None:
-    from reprokit.verify.compare.runs import compare
+    from reprokit.verify.runs import compare
 
     path = pair[0].write()
     assert "compares a run with itself" in compare(path, path).notes[0]
@@ -765,14 +765,14 @@ class TestPrintedTimes:
         assert line.endswith("; 2 durations differ (listed), left out of 2 printed lines, first 'took 3 s'")
 
     def test_a_strict_comparison_leaves_nothing_out(self, timed: Pair) -> None:
-        from reprokit.verify.compare.runs import compare
+        from reprokit.verify.runs import compare
 
         first = compare(timed[0].write(), timed[1].write(), strict_console=True).tree.first()
         assert first is not None
         assert first.detail == "stdout: line 2 is 'took 3 s' in the left run and 'took 4 s' in the right one"
 
     def test_a_strict_comparison_sees_blank_lines(self, pair: Pair) -> None:
-        from reprokit.verify.compare.runs import compare
+        from reprokit.verify.runs import compare
 
         for run, text in zip(pair, (b"loss 0.5\n", b"loss 0.5 \n\n"), strict=True):
             run.printed["0"] = [PrintedPiece(0, "m", text)]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from reprokit.difference import Difference, Verdict
-from reprokit.errors import RunDamaged
-from reprokit.verify.compare.runs import Comparison
+from reprokit.core.difference import Difference, Verdict
+from reprokit.core.errors import RunDamaged
+from reprokit.verify.runs import Comparison
 
 from .runs import Building
 

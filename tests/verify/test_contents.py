@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from reprokit.difference import Difference
-from reprokit.errors import RunDamaged
+from reprokit.core.difference import Difference
+from reprokit.core.errors import RunDamaged
 from reprokit.model.outputs import OutputFile
-from reprokit.verify.compare.runs import Comparison, compare
-from tests.artifacts import samples
-from tests.artifacts.test_messages import DATA, SHARD, bundle, index
+from reprokit.verify.runs import Comparison, compare
+from tests.diff import samples
+from tests.diff.test_messages import DATA, SHARD, bundle, index
 from tests.verify.runs import Building, training
 
 ONE = samples.npz({"w": np.zeros(3), "b": np.ones(2)})

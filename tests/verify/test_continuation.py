@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reprokit.verify.bookkeeping.recognition import RunContext
-from reprokit.verify.compare.continuation import _equal_lines, _first_difference, _printed
+from reprokit.verify.categories.continuation import _equal_lines, _first_difference, _printed
 
 WHOLE = ["start at epoch 0", "epoch 0 loss 4.5", "epoch 1 loss 3.5", "epoch 2 loss 2.5", "best 2.5 of [0, 1, 2]"]
 INTERRUPTED = WHOLE[:3]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reprokit.difference import Difference, Verdict, compared, group, information, missing
+from reprokit.core.difference import Difference, Verdict, compared, group, information, missing
 
 SAME = compared("same", "1", "1")
 OTHER = compared("other", "1", "2", "it changed")

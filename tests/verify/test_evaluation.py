@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reprokit import rundir
-from reprokit.difference import Difference, Verdict
-from reprokit.errors import ReprokitError, RunDamaged
-from reprokit.verify.compare.runs import Comparison
-from reprokit.verify.compare.runs import compare as compare_runs
+from reprokit.core.difference import Difference, Verdict
+from reprokit.core.errors import ReprokitError, RunDamaged
+from reprokit.run_files import rundir
 from reprokit.verify.read.evaluation_columns import decoder
+from reprokit.verify.runs import Comparison
+from reprokit.verify.runs import compare as compare_runs
 from reprokit.verify.show.comparison import document, rows
 
 from .runs import Building, digest, float32

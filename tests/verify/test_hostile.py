@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from reprokit import entropy, rundir
-from reprokit.errors import (
+from reprokit import entropy
+from reprokit.core.errors import (
     ReprokitError,
     RunDamaged,
     RunError,
@@ -25,8 +25,9 @@ from reprokit.errors import (
     RunTooNew,
 )
 from reprokit.model.run import FORMAT, NO_END, RUNNING, timestamp
-from reprokit.rundir import RunDirectory
-from reprokit.verify.compare.runs import compare
+from reprokit.run_files import rundir
+from reprokit.run_files.rundir import RunDirectory
+from reprokit.verify.runs import compare
 from reprokit.verify.show.summary import summarize
 
 from .profiles import Writing
@@ -318,8 +319,8 @@ def test_half_a_last_line_of_a_crashed_run_is_left_out(small: tuple[Path, Path])
 AS_SOMEBODY_ELSE = """
     import os, sys
     from pathlib import Path
-    from reprokit.errors import ReprokitError
-    from reprokit.verify.compare.runs import compare
+    from reprokit.core.errors import ReprokitError
+    from reprokit.verify.runs import compare
     left, right, bad = (Path(name) for name in sys.argv[1:])
     assert compare(left, right).identical
     bad.chmod(0)

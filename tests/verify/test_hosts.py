@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from reprokit.difference import Verdict
-from reprokit.errors import RunNotFound
-from reprokit.rundir import RunDirectory
-from reprokit.verify.compare import hosts
-from reprokit.verify.compare.runs import compare
+from reprokit.core.difference import Verdict
+from reprokit.core.errors import RunNotFound
+from reprokit.run_files.rundir import RunDirectory
+from reprokit.verify.categories import hosts
+from reprokit.verify.runs import compare
 from tests.support import Reprokit
 
 from .runs import Building, digest, recording, trail

@@ -15,18 +15,18 @@ import jsonschema
 import numpy as np
 import pytest
 
-from reprokit.console import PrintedPiece
-from reprokit.difference import IgnoredThing, Verdict
-from reprokit.errors import BadConfig, IgnoreRefused, NothingComparable
+from reprokit.core.difference import IgnoredThing, Verdict
+from reprokit.core.errors import BadConfig, IgnoreRefused, NothingComparable
 from reprokit.model.outputs import OutputFile
-from reprokit.user_config import find
+from reprokit.run_files.console import PrintedPiece
+from reprokit.run_files.user_config import find
 from reprokit.verify import pattern_search
 from reprokit.verify.bookkeeping.names import names_result, names_weights
-from reprokit.verify.compare.runs import Comparison, compare
 from reprokit.verify.ignores import Ignores, PathPattern, configured, declared
+from reprokit.verify.runs import Comparison, compare
 from reprokit.verify.show.comparison import document
 from reprokit.verify.verdict import verdict_line
-from tests.artifacts import samples
+from tests.diff import samples
 from tests.verify.runs import Building, digest, recording, replayed, training
 from tests.verify.test_cli import reprokit, schema
 

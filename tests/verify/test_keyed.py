@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 
-from reprokit.difference import Difference, Verdict
+from reprokit.core.difference import Difference, Verdict
 from reprokit.model.run import ProfileFacts, RunFile
-from reprokit.verify.compare import entropy
+from reprokit.verify.categories import entropy
 from tests.verify.runs import digest
 
 NUMBERS = itertools.count()

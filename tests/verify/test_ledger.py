@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from reprokit.sample_ledgers import BatchUse, SampleLoader
-from reprokit.verify.compare.samples import EpochCoverage
+from reprokit.run_files.ledgers import BatchUse, SampleLoader
+from reprokit.verify.categories.samples import EpochCoverage
 from reprokit.verify.show.sample_ledger import LedgerOverview, print_overview
 from tests.questions.test_resume_frameworks import TRAINERS
 from tests.support import Done, Reprokit, training_text

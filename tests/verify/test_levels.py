@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from reprokit.difference import Verdict
+from reprokit.core.difference import Verdict
 from reprokit.gate.check import COMPARED
-from reprokit.verify.compare.runs import compare
 from reprokit.verify.facts import BY_NAME, Level
+from reprokit.verify.runs import compare
 from reprokit.verify.verdict import verdict_line
 
 from .runs import recording, training

@@ -18,7 +18,7 @@ import pytest
 from rich.cells import cell_len
 
 from reprokit.model.run import RUNNING
-from reprokit.rundir import RUN
+from reprokit.run_files.rundir import RUN
 from tests.support import COMMAND, Reprokit
 
 from .runs import recording, replayed

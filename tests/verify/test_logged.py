@@ -9,16 +9,16 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from reprokit.difference import BookkeepingKind, Difference, Verdict
-from reprokit.errors import NothingComparable
+from reprokit.core.difference import BookkeepingKind, Difference, Verdict
+from reprokit.core.errors import NothingComparable
+from reprokit.core.tolerance import Tolerance, Tolerances
 from reprokit.model.outputs import OutputFile
-from reprokit.rundir import seal_file
-from reprokit.tolerance import Tolerance, Tolerances
-from reprokit.verify.compare.runs import Comparison, compare
-from reprokit.verify.compare.tracker_metrics import CATEGORY
+from reprokit.run_files.rundir import seal_file
+from reprokit.verify.categories.tracker_metrics import CATEGORY
 from reprokit.verify.read.normalization import Normalizations, excluded
+from reprokit.verify.runs import Comparison, compare
 from reprokit.verify.show.summary import document, summarize
-from tests.artifacts.test_logged import event, framed, history, version
+from tests.diff.test_logged import event, framed, history, version
 from tests.support import Reprokit
 
 from .runs import Building, recording

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from reprokit.difference import Difference
-from reprokit.errors import NothingComparable, ReprokitError, RunError
-from reprokit.verify.compare.runs import Comparison, compare, require_whole
+from reprokit.core.difference import Difference
+from reprokit.core.errors import NothingComparable, ReprokitError, RunError
+from reprokit.verify.runs import Comparison, compare, require_whole
 from tests.support import Reprokit, training_text
 
 from . import mutated

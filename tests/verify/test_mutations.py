@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reprokit.errors import ReprokitError
-from reprokit.verify.compare.runs import compare
+from reprokit.core.errors import ReprokitError
+from reprokit.verify.runs import compare
 
 from .runs import Building, digest, replayed, training
 

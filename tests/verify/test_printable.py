@@ -7,7 +7,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reprokit.printable import printable
+from reprokit.core.printable import printable
 
 
 @given(st.text(st.characters(categories=["C", "L", "N", "P", "S", "Z"])))

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from reprokit.console import PrintedPiece, ProcessConsole
-from reprokit.difference import BookkeepingKind, Verdict
+from reprokit.core.difference import BookkeepingKind, Verdict
+from reprokit.run_files.console import PrintedPiece, ProcessConsole
 from reprokit.verify.bookkeeping.recognition import RunContext
-from reprokit.verify.compare.console import _printed_stream, _stream_leaf
-from reprokit.verify.compare.merged_console import compare_as_set, without_ranks
-from reprokit.verify.compare.printed_lines import LineComparer, compare_lines, printed_lines, tells_results
+from reprokit.verify.categories.console import _printed_stream, _stream_leaf
+from reprokit.verify.categories.merged_console import compare_as_set, without_ranks
+from reprokit.verify.categories.printed_lines import LineComparer, compare_lines, printed_lines, tells_results
 
 from .bookkeeping_lines import BOOKKEEPING, RESULTS, STARTED
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from reprokit.rundir import RunDirectory
-from reprokit.verify.compare.ranks import RankState, agreements
-from reprokit.verify.compare.runs import compare
+from reprokit.run_files.rundir import RunDirectory
+from reprokit.verify.categories.ranks import RankState, agreements
+from reprokit.verify.runs import compare
 from tests.support import Reprokit
 from tests.trails import Table
 

@@ -12,15 +12,16 @@ import msgspec
 import numpy
 import pytest
 
-from reprokit import bounds, rundir
 from reprokit.agent.capture.store import Part, Store
 from reprokit.agent.capture.store import SnapshotContents as Captured
 from reprokit.capture import files
-from reprokit.errors import RunDamaged
+from reprokit.core import bounds
+from reprokit.core.errors import RunDamaged
 from reprokit.model.run import CaptureAsked
-from reprokit.rundir import RunDirectory
-from reprokit.verify.compare.runs import compare, require_whole
+from reprokit.run_files import rundir
+from reprokit.run_files.rundir import RunDirectory
 from reprokit.verify.read.run_check import check
+from reprokit.verify.runs import compare, require_whole
 from reprokit.verify.show.summary import summarize, warnings
 from tests.support import Reprokit, python
 

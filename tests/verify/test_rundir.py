@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from reprokit import rundir
-from reprokit.errors import CannotWriteRun, RunDamaged
-from reprokit.rundir import RunDirectory, padded, seal_file, write_json
+from reprokit.core.errors import CannotWriteRun, RunDamaged
+from reprokit.run_files import rundir
+from reprokit.run_files.rundir import RunDirectory, padded, seal_file, write_json
 
 from .runs import recording, training
 

@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reprokit import rundir
 from reprokit.agent.core import native_module
 from reprokit.agent.core.journal import Journal
-from reprokit.agent.sample_ledger import ENTRIES, NUMBERS, LedgerFile
-from reprokit.difference import Difference, Verdict
-from reprokit.errors import RunDamaged, RunTooNew
-from reprokit.native import trail_path
-from reprokit.rundir import RunDirectory
-from reprokit.sample_ledgers import BatchUse, LedgerEvent, SampleStep, ledgers
-from reprokit.verify.compare.runs import Comparison, compare
-from reprokit.verify.compare.samples import coverage
+from reprokit.agent.listeners.sample_ledger import ENTRIES, NUMBERS, LedgerFile
+from reprokit.core.difference import Difference, Verdict
+from reprokit.core.errors import RunDamaged, RunTooNew
+from reprokit.core.native import trail_path
+from reprokit.run_files import rundir
+from reprokit.run_files.ledgers import BatchUse, LedgerEvent, SampleStep, ledgers
+from reprokit.run_files.rundir import RunDirectory
+from reprokit.verify.categories.samples import coverage
 from reprokit.verify.read.run_check import check
+from reprokit.verify.runs import Comparison, compare
 from tests.sample_ledgers import DECLARED, NAME, block, entry, head, ledger, steps, tail
 
 from .runs import Building, recording

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from reprokit import rundir
-from reprokit.verify.compare.runs import compare
+from reprokit.run_files import rundir
 from reprokit.verify.read.scan import natural
+from reprokit.verify.runs import compare
 
 from .runs import Building, recording, replayed
 

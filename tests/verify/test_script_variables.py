@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from reprokit import rundir
-from reprokit.difference import Difference, Verdict
-from reprokit.verify.compare.runs import Comparison, compare
+from reprokit.core.difference import Difference, Verdict
+from reprokit.run_files import rundir
+from reprokit.verify.runs import Comparison, compare
 from reprokit.verify.show.comparison import causes
 from tests.support import Reprokit
 
@@ -137,7 +137,7 @@ def test_values_of_ranks_are_compared_as_a_set(bare: tuple[Building, Building], 
 
 @pytest.mark.parametrize("digest", ["0" * 31, "x" * 32, 5])
 def test_a_digest_that_is_none_is_damage(reprokit: Reprokit, tmp_path: Path, digest: object) -> None:
-    from reprokit.errors import RunDamaged
+    from reprokit.core.errors import RunDamaged
 
     from .runs import recording
 

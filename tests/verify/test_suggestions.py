@@ -10,13 +10,13 @@ import jsonschema
 import numpy as np
 import pytest
 
-from reprokit.difference import BookkeepingKind
-from reprokit.toml_text import loads
+from reprokit.core.difference import BookkeepingKind
+from reprokit.core.toml_text import loads
 from reprokit.verify.bookkeeping.recognition import RunContext, ValueName, proposed
-from reprokit.verify.compare.runs import Comparison
-from reprokit.verify.compare.suggestions import IgnoreSuggestions, suggest
+from reprokit.verify.categories.suggestions import IgnoreSuggestions, suggest
 from reprokit.verify.ignores import Ignores, declared
-from tests.artifacts import samples
+from reprokit.verify.runs import Comparison
+from tests.diff import samples
 from tests.support import shipped_schema
 from tests.verify.runs import Building, replayed, training
 from tests.verify.test_cli import reprokit

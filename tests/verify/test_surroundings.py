@@ -14,11 +14,11 @@ from typing import Any
 import numpy
 import pytest
 
-from reprokit import names, rundir
-from reprokit.difference import Difference, Verdict
+from reprokit.core.difference import Difference, Verdict
 from reprokit.model.states import Uncovered
-from reprokit.verify.compare.environment import RULES, rule_for
-from reprokit.verify.compare.runs import Comparison, compare
+from reprokit.run_files import names, rundir
+from reprokit.verify.categories.environment import RULES, rule_for
+from reprokit.verify.runs import Comparison, compare
 from tests.support import Reprokit, python, training_text
 
 from .runs import Building, float32
@@ -322,7 +322,7 @@ def test_data_that_is_not_there_is_refused_before_the_start(reprokit: Reprokit) 
 
 
 def test_a_large_file_is_sampled_and_many_are_one_entry(reprokit: Reprokit, monkeypatch: pytest.MonkeyPatch) -> None:
-    from reprokit.launch import data
+    from reprokit.run import data
 
     monkeypatch.setattr(data, "DECLARED_WHOLE", 1 << 20)
     place = reprokit.directory / "data"
@@ -344,7 +344,7 @@ def test_a_large_file_is_sampled_and_many_are_one_entry(reprokit: Reprokit, monk
 
 
 def test_there_is_an_end_to_reading(reprokit: Reprokit) -> None:
-    from reprokit.launch import data
+    from reprokit.run import data
 
     (reprokit.directory / "data").write_text("x")
     (found,) = data.declared(["data"], reprokit.directory, lambda: True)
@@ -468,7 +468,7 @@ def test_what_the_run_wrote_and_what_python_reads_is_no_data(reprokit: Reprokit)
 
 
 def test_files_of_one_directory_are_one_entry(reprokit: Reprokit) -> None:
-    from reprokit.launch import data
+    from reprokit.run import data
 
     (reprokit.directory / "images").mkdir()
     for number in range(data.MANY + 5):
@@ -487,7 +487,7 @@ def test_a_file_that_is_read_again_and_again_is_noted_once(reprokit: Reprokit) -
 
 
 def test_what_is_noted_is_bounded_and_then_has_no_digest(reprokit: Reprokit) -> None:
-    from reprokit.launch import data
+    from reprokit.run import data
 
     (reprokit.directory / "many").mkdir()
     script(reprokit, "os", f"[open(f'many/{{n}}', 'w').close() for n in range({data.MAX_NOTED + 50})] and 0")

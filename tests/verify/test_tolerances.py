@@ -14,11 +14,11 @@ import jsonschema
 import numpy
 import pytest
 
-from reprokit import rundir
-from reprokit.difference import Difference, Verdict
+from reprokit.core.difference import Difference, Verdict
+from reprokit.core.tolerance import QUANTITIES, Tolerance, Tolerances, tolerances, ulps
 from reprokit.model.outputs import OutputFile
-from reprokit.tolerance import QUANTITIES, Tolerance, Tolerances, tolerances, ulps
-from reprokit.verify.compare.runs import Comparison, compare
+from reprokit.run_files import rundir
+from reprokit.verify.runs import Comparison, compare
 from tests.support import Reprokit
 
 from .runs import Building, digest, float32, replayed, tensor, training

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from reprokit.difference import Difference, Verdict
-from reprokit.errors import RunNotReadable
-from reprokit.trails import Trail
-from reprokit.verify.compare.runs import Comparison, compare
+from reprokit.core.difference import Difference, Verdict
+from reprokit.core.errors import RunNotReadable
+from reprokit.run_files.trails import Trail
+from reprokit.verify.runs import Comparison, compare
 from tests.trails import INPUTS_PARTIAL, INPUTS_SEVERAL, Table, write
 
 from .runs import recording, replayed, trail

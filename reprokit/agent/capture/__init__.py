@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, NoReturn
 
-    from ..agent import Agent
+    from ..core.agent import Agent
 
 
 __all__ = [

@@ -12,8 +12,8 @@ import sys
 from array import array
 
 from ..core.signal_errors import pass_on
+from ..core.trail_library import GeneratorAddresses
 from ..pytorch import private_api
-from ..trail_library import GeneratorAddresses
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

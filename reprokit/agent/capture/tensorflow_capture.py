@@ -11,8 +11,8 @@ import functools
 import sys
 import weakref
 
-from .. import events
 from ..core import native_module
+from ..events import steps as events
 from ..tensorflow import private_api
 from ..tensorflow.decisions import TensorFlowDecisions
 from ..tensorflow.evaluation import is_of_tensorflow

@@ -6,7 +6,7 @@ first runs as it is. If that gives the captured step, it is executed again opera
 
 from __future__ import annotations
 
-from ..events import BackwardBegan, BatchFetched, RandomDrawn
+from ..events.steps import BackwardBegan, BatchFetched, RandomDrawn
 from ..tensorflow import private_api
 from . import tensorflow_restore as restore
 from .redo import RedoDriver
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from ..events import Handler, TrainingEvent
+    from ..events.steps import Handler, TrainingEvent
     from . import CaptureSession
     from .tensorflow_snapshot import RejectedStep
     from .tensorflow_steps import OutermostCall

@@ -12,7 +12,7 @@ import math
 import sys
 from contextlib import contextmanager
 
-from ..events import BatchFetched, GradientsDue, RandomDrawn
+from ..events.steps import BatchFetched, GradientsDue, RandomDrawn
 from ..tensorflow import private_api
 from . import tensorflow_restore as restore
 from . import tensorflow_state as state
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, NoReturn
 
-    from ..events import Handler, TrainingEvent
+    from ..events.steps import Handler, TrainingEvent
     from . import CaptureSession
     from .settings import Conditions
     from .store import SnapshotFile

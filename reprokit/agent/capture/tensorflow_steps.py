@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
-    from ..events import FunctionDue
+    from ..events.steps import FunctionDue
 
 ALWAYS, SOMETIMES = "always", "sometimes"  # which calls of a function apply an update
 MAX_FETCHED = 64

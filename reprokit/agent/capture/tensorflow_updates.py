@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from ..events import GradientsDue
+    from ..events.steps import GradientsDue
     from . import CaptureSession
     from .random_states import RandomStates
     from .tensorflow_capture import XlaCalls

@@ -10,7 +10,7 @@ import functools
 import sys
 import weakref
 
-from .. import events
+from ..events import steps as events
 from ..pytorch import private_api
 from ..pytorch.events import EventHooks
 from ..pytorch.state import Modules

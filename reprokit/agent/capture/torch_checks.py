@@ -9,10 +9,10 @@ import functools
 import math
 
 from ..core.signal_errors import pass_on
+from ..core.trail_library import FORMATS
 from ..pytorch import private_api
 from ..pytorch.state import module_name
 from ..pytorch.tensors import dtype_name, is_tensor, numbers
-from ..trail_library import FORMATS
 from . import checks
 from .header import ACTIVATION, GRADIENT, Trigger
 from .header import LOSS as OF_LOSS

@@ -13,10 +13,10 @@ from __future__ import annotations
 import sys
 from collections import deque
 
-from .. import events
 from ..core.signal_errors import pass_on
-from ..observing.torch_calls import Operator, passed_on
-from ..observing.torch_places import BACKWARD, FORWARD, OURS, Places
+from ..events import steps as events
+from ..operators.torch_calls import Operator, passed_on
+from ..operators.torch_places import BACKWARD, FORWARD, OURS, Places
 from ..pytorch import private_api
 from ..pytorch.dispatch_modes import DispatchModes
 from ..pytorch.private_api import storage

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from ..observing.torch_calls import Operator
+    from ..operators.torch_calls import Operator
 
 MEAN = 1  # the number of reduction="mean"
 

@@ -13,8 +13,8 @@ import os
 import sys
 import weakref
 
-from .. import events
-from ..events import SKIP, NotApplied
+from ..events import steps as events
+from ..events.steps import SKIP, NotApplied
 from ..pytorch import private_api
 from ..pytorch.decisions import own_step, replace_targets
 from ..pytorch.tensors import tensors_in

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ..observing.torch_calls import Operator
+    from ..operators.torch_calls import Operator
 
 _TRANSPOSES = frozenset(["aten::t", "aten::transpose", "aten::permute"])  # views
 _SELECTS = frozenset(["aten::masked_select", "aten::take"])

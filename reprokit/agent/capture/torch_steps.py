@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ..events import BatchFetched, ForwardBegan, LoaderBegan, LoaderExhausted
+    from ..events.steps import BatchFetched, ForwardBegan, LoaderBegan, LoaderExhausted
     from .header import Trigger
     from .random_states import RandomReader, RandomStates
     from .torch_capture import CaptureContext, LoaderPass

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from ..events import SKIP, NotApplied
+from ..events.steps import SKIP, NotApplied
 from ..pytorch import private_api
 from ..pytorch.decisions import own_step
 from . import checks
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from .. import events
+    from ..events import steps as events
     from .torch_capture import CaptureContext, OptimizerSteps
 
 SCALE_EACH = 32  # steps between two looks at the scale of a fused optimizer, which skips overflows by itself

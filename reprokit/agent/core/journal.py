@@ -110,8 +110,8 @@ class Journal:
         """Prepare compiled code to write the loss lines of this name, if it is available."""
         address = self._buffer.struct_address()
         if address and self._put_loss is None:
-            from ..trail_library import path_of
             from .native_module import load
+            from .trail_library import path_of
 
             module = load(path_of(self._run))
             self._put_loss = None if module is None else partial(module.loss_line, address)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from ..agent import Agent
+    from ..core.agent import Agent
     from .boosting import BoostingHooks
 
 SEED_NAMES = ("seed", "random_state", "random_seed")

@@ -7,17 +7,17 @@ import sys
 from _thread import _local
 from functools import partial
 
-from .. import trail_library as trail
-from ..events import Events, RoundComputed, RoundScored, UpdateDone, UpdateDue, tell
+from ..core import trail_library as trail
+from ..events.steps import Events, RoundComputed, RoundScored, UpdateDone, UpdateDue, tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
-    from ..agent import Agent
+    from ..core.agent import Agent
     from ..core.patching import Function
-    from ..events import Handler, TrainingEvent
+    from ..events.steps import Handler, TrainingEvent
 
     Columns = dict[str, list[Any]]  # columns of the nodes of trees
 

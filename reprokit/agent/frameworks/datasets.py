@@ -12,7 +12,7 @@ from collections import OrderedDict
 from copy import copy
 
 from ..core.patching import Function, replace
-from ..reader_names import file_name, named
+from ..core.reader_names import file_name, named
 from .base import Adapter
 
 TYPE_CHECKING = False
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from ..agent import Agent
+    from ..core.agent import Agent
 
 ITERABLES = "datasets.iterable_dataset"
 MARK = "\0"  # at both ends of the agent's keys

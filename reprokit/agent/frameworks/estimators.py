@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ..agent import Agent
+    from ..core.agent import Agent
 
 LIBRARIES = frozenset(["catboost", "imblearn", "joblib", "lightgbm", "sklearn", "xgboost"])
 METHODS = ("predict", "predict_proba", "score")

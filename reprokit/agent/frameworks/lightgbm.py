@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..core.patching import replace
-from ..events import RoundScored
+from ..events.steps import RoundScored
 from .base import ParametersAdapter
 from .boosting import NODES, BoostingHooks, unpatched
 from .estimators import noting_outside_calls

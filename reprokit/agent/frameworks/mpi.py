@@ -10,7 +10,7 @@ import os
 import sys
 from functools import partial
 
-from ..collectives import CollectiveLog, bytes_of, object_digest_of
+from ..core.collectives import CollectiveLog, bytes_of, object_digest_of
 from ..core.patching import noting, replace_in_static_type
 from .base import Adapter
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from ..agent import Agent
+    from ..core.agent import Agent
 
 # Position of the argument root, counting the communicator; collectives not listed have a result in every rank.
 _ROOTS = {"Reduce": 4, "Gather": 3, "Gatherv": 3}
@@ -126,7 +126,7 @@ def _control_variables(thread_level: int) -> Iterator[tuple[str, int]]:
     """
     import ctypes
 
-    from ..compute_settings import mapped_libraries
+    from ..surroundings.compute_settings import mapped_libraries
 
     path = next((path for path in mapped_libraries() if os.path.basename(path).startswith("libmpi")), None)
     if path is None:

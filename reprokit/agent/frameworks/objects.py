@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..agent import Agent
+    from ..core.agent import Agent
 
 MAX_OBJECTS = 10_000  # of one process; known to launch/objects.py
 MAX_TEXT = 2000  # characters of a recorded text

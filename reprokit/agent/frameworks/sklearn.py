@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from types import FrameType, ModuleType
     from typing import Any
 
-    from ..agent import Agent
+    from ..core.agent import Agent
 
 _CLASSIFICATION = (
     "accuracy_score average_precision_score balanced_accuracy_score brier_score_loss classification_report"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from ..agent import Agent
+    from ..core.agent import Agent
 
 KEY = "_reprokit_predictions"
 FOLD = "fold"  # ScoringState.name while a fold is scored

@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..agent import Agent
+    from ..core.agent import Agent
 
 MAX_PENDING = 64  # batches on a GPU that wait to be read together
 MAX_PENDING_BYTES = 64 << 20

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..agent import Agent
+    from ..core.agent import Agent
 
 STORES = ("mlflow.store.tracking.file_store", "mlflow.store.tracking.sqlalchemy_store")
 MAX_TEXT = 1000  # characters of a recorded text

@@ -8,7 +8,7 @@ import sys
 import weakref
 
 from ..core.patching import replace
-from ..events import RoundScored
+from ..events.steps import RoundScored
 from .base import ParametersAdapter
 from .boosting import NODES, BoostingHooks, unpatched
 from .estimators import Estimators, ScoringState, noting_outside_calls
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from ..agent import Agent
+    from ..core.agent import Agent
     from .boosting import Columns
 
 _CLASSIFIES = ("binary:", "multi:")

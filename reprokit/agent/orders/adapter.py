@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ..agent import ORDERS, Agent
+from ..core.agent import ORDERS, Agent
 from ..frameworks.base import Adapter
 from .conditions import ConditionOrders
 from .imports import ImportOrders

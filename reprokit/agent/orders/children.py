@@ -15,7 +15,7 @@ from functools import partial
 from itertools import count
 
 from ..core.user_frames import MAX_DEPTH, is_own, is_users
-from ..directory_proxies import OsFunctionProxy
+from ..surroundings.directory_proxies import OsFunctionProxy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-    from ..agent import Agent
+    from ..core.agent import Agent
     from ..core.patching import Function
     from .tracks import Orders
     from .turns import Choices

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-    from ..agent import Agent
+    from ..core.agent import Agent
 
 _MARK = "_reprokit_shares"  # not the default mark, as process pools' orders patch the start of processes too
 _MAKERS = ("RawArray", "RawValue", "Array", "Value")  # methods of a context; the last two with lock=False

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from ..agent import Agent
+    from ..core.agent import Agent
 
 APPLIED, NOT_APPLIED, REFUSED = "applied", "not-applied", "refused"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import atexit
 
-from .. import trail_library
-from ..events import Events
+from ..core import trail_library
+from ..events.steps import Events
 from ..frameworks.base import Adapter
-from ..metrics import Metrics
-from ..sample_ledger import SampleLedger
+from ..listeners.metrics import Metrics
+from ..listeners.sample_ledger import SampleLedger
 from . import private_api, tensors
 from .batch_gradients import BatchGradients
 from .batch_memory import MemoryOfValues
@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..agent import Agent
+    from ..core.agent import Agent
     from .trail import StepTrail
 
 

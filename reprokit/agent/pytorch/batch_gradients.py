@@ -11,7 +11,7 @@ import sys
 import weakref
 from functools import partial
 
-from ..fetched_batches import UNSEEN, UNWATCHED, GradientShare
+from ..listeners.fetched_batches import UNSEEN, UNWATCHED, GradientShare
 from . import private_api
 from .batch_memory import values_in
 from .tensors import is_plain, is_tensor
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
-    from ..fetched_batches import BatchCall, FetchedBatch
+    from ..listeners.fetched_batches import BatchCall, FetchedBatch
 
 MAX_OPTIMIZERS = 16  # beyond them, nothing is said of an update
 MAX_OUTPUTS = 16  # tensors of a call's result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 
-from ..events import BatchMoved, tell
+from ..events.steps import BatchMoved, tell
 from .tensors import is_tensor
 
 TYPE_CHECKING = False
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.patching import Function
-    from ..events import Events
+    from ..events.steps import Events
 
 MAX_VALUES = 64  # tensors and arrays of a batch, or of a call
 MAX_OBJECTS = 512  # that are searched for them

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from operator import is_
 
-from .. import trail_library as trail
+from ..core import trail_library as trail
 from ..core.attributes import own_attributes
 from ..core.digests import array_entry
 from . import private_api

@@ -6,9 +6,9 @@ import functools
 import inspect
 import weakref
 
-from .. import events
 from ..core.signal_errors import pass_on
-from ..events import SKIP, tell
+from ..events import steps as events
+from ..events.steps import SKIP, tell
 from . import private_api
 from .state import closure_in, with_closure
 

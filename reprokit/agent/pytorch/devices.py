@@ -11,7 +11,7 @@ import os
 from collections import deque
 
 from ..core.signal_errors import pass_on
-from ..trail_library import MULTIPLIERS, STEP, WORD_MULTIPLIERS, salt
+from ..core.trail_library import MULTIPLIERS, STEP, WORD_MULTIPLIERS, salt
 from .tensors import dtype_name
 
 TYPE_CHECKING = False

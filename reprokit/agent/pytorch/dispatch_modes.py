@@ -10,8 +10,8 @@ from __future__ import annotations
 from _thread import _local
 
 from ..core.patching import replace
-from ..observing.torch_calls import passed_on
-from ..observing.torch_places import Places
+from ..operators.torch_calls import passed_on
+from ..operators.torch_places import Places
 from . import private_api
 
 TYPE_CHECKING = False

@@ -11,17 +11,17 @@ import sys
 import weakref
 from functools import partial
 
-from ..collectives import CollectiveLog, digest_of, object_digest_of
+from ..core.collectives import CollectiveLog, digest_of, object_digest_of
 from ..core.patching import Function, replace
-from ..events import UpdateDone
+from ..events.steps import UpdateDone
 from . import private_api, tensors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..agent import Agent
-    from ..events import Handler, TrainingEvent
+    from ..core.agent import Agent
+    from ..events.steps import Handler, TrainingEvent
 
 COLLECTIVES = "torch.distributed.distributed_c10d"
 PARALLEL = "torch.nn.parallel.distributed"

@@ -12,7 +12,7 @@ import weakref
 from _thread import _local
 
 from ..core.patching import replace
-from ..events import (
+from ..events.steps import (
     BackwardBegan,
     BackwardEnded,
     BatchDue,
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from types import CodeType
     from typing import Any
 
-    from ..agent import Agent
     from ..capture import CaptureSession
-    from ..events import EventListener, Events
+    from ..core.agent import Agent
+    from ..events.steps import EventListener, Events
     from .state import TrainingRecords
 
     Function = Callable[..., Any]

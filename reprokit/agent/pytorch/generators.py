@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from .. import trail_library as library
+from ..core import trail_library as library
 from ..core.patching import replace, replace_in_static_type
 from ..core.signal_errors import pass_on
 from ..seeds.ledger import seeding, seeding_method
@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..agent import Agent
+    from ..core.agent import Agent
 
 _WORD = (1 << 64) - 1
 

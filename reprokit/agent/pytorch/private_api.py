@@ -13,7 +13,7 @@ from operator import attrgetter, methodcaller
 
 from ..core.native_module import load
 from ..core.patching import replace
-from ..reader_names import taken
+from ..core.reader_names import taken
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

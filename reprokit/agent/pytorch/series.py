@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 
-from ..trail_library import CHANGED_GRADIENTS as GRADIENTS
-from ..trail_library import CHANGED_PARAMETERS as PARAMETERS
+from ..core.trail_library import CHANGED_GRADIENTS as GRADIENTS
+from ..core.trail_library import CHANGED_PARAMETERS as PARAMETERS
 from . import private_api
 from .tensors import dtype_name, is_plain
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from ..trail_library import Library, Named
+    from ..core.trail_library import Library, Named
     from .content_digests import PytorchContents
     from .generators import GeneratorDigests
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import sys
 import weakref
 
-from ..agent import Agent, on_thread
+from ..core.agent import Agent, on_thread
 from ..core.digests import distinct, text_entry
 from ..core.live_objects import LiveObjects, instances
-from ..events import Events, ModelEnded, OptimizerEnded, OptimizerMade, OptimizerNamed, tell
+from ..events.steps import Events, ModelEnded, OptimizerEnded, OptimizerMade, OptimizerNamed, tell
 from . import private_api
 from .tensors import entry, is_tensor
 

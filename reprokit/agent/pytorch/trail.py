@@ -13,8 +13,8 @@ import os
 from _thread import _local
 from operator import attrgetter
 
-from .. import trail_library as library
-from ..events import (
+from ..core import trail_library as library
+from ..events.steps import (
     BatchFetched,
     LossComputed,
     ModelCalled,
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from ..agent import Agent
-    from ..events import Events, Handler, TrainingEvent
+    from ..core.agent import Agent
+    from ..events.steps import Events, Handler, TrainingEvent
     from .devices import DeviceDigester
 
 

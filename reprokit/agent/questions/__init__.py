@@ -10,17 +10,17 @@ import os
 import signal
 
 from ..core.quiet_interrupts import hide_interrupts
-from ..events import UpdateDone
-from ..observing.files import append
-from .step_window import StepWindow
+from ..core.step_window import StepWindow
+from ..events.steps import UpdateDone
+from ..operators.files import append
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from ..agent import Agent
-    from ..events import EventListener, Events, Handler, TrainingEvent
+    from ..core.agent import Agent
+    from ..events.steps import EventListener, Events, Handler, TrainingEvent
 
 ANSWERS = "answers"  # in the run directory: the answers, a directory that the launcher has created
 # Keys of the question in plan.json, and the modules that answer them.

@@ -6,17 +6,17 @@ import glob
 import os
 
 from ..core.quiet_interrupts import ENOUGH, hide_interrupts
-from ..events import UpdateDone
-from ..observing.files import append
-from .step_window import StepWindow
+from ..core.step_window import StepWindow
+from ..events.steps import UpdateDone
+from ..operators.files import append
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from ..agent import Agent
-    from ..events import Events, Handler, TrainingEvent
+    from ..core.agent import Agent
+    from ..events.steps import Events, Handler, TrainingEvent
 
 
 def listener(agent: Agent, question: Mapping[str, Any], _framework: str, _events: Events) -> TrainingInterrupt:

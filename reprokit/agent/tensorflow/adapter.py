@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import atexit
 
-from .. import trail_library
+from ..core import trail_library
 from ..core.digests import text_digest
 from ..core.patching import replace
-from ..events import UpdateDone
+from ..events.steps import UpdateDone
 from ..frameworks.base import Adapter
-from ..sample_ledger import SampleLedger
+from ..listeners.sample_ledger import SampleLedger
 from . import private_api
 from .events import KerasHooks, watch_generators, watch_seeding
 from .trail import TensorflowTrail
@@ -18,8 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..agent import Agent
-    from ..events import Events, Handler, TrainingEvent
+    from ..core.agent import Agent
+    from ..events.steps import Events, Handler, TrainingEvent
 
 
 class UpdateForwarder:

@@ -12,9 +12,9 @@ import weakref
 from _thread import _local
 from collections import deque
 
-from .. import trail_library
+from ..core import trail_library
 from ..core.patching import replace
-from ..events import BatchFetched, Events, LoaderBegan, LoaderExhausted, tell
+from ..events.steps import BatchFetched, Events, LoaderBegan, LoaderExhausted, tell
 from . import private_api
 from .tensors import is_eager, view
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ..agent import Agent
-    from ..sample_ledger import SampleLedger
+    from ..core.agent import Agent
+    from ..listeners.sample_ledger import SampleLedger
 
 
 class DatasetIteration:

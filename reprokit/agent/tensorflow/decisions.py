@@ -11,7 +11,7 @@ import weakref
 from _thread import _local
 
 from ..core.patching import replace
-from ..events import (
+from ..events.steps import (
     BackwardBegan,
     BatchFetched,
     ForwardBegan,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from ..events import Events, Handlers, TrainingEvent
+    from ..events.steps import Events, Handlers, TrainingEvent
 
     Function = Callable[..., Any]
 

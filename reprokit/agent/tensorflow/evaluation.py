@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ..agent import Agent
+    from ..core.agent import Agent
     from ..predictions.log import BatchedEvaluation
 
     Function = Callable[..., Any]

@@ -9,7 +9,7 @@ import sys
 from ..core.digests import as_array
 from ..core.exact_values import describe, leaves
 from ..core.patching import replace
-from ..events import (
+from ..events.steps import (
     EpochEnded,
     EvaluationDue,
     EvaluationEnded,
@@ -19,7 +19,7 @@ from ..events import (
     UpdateDone,
     tell,
 )
-from ..metrics import Metrics
+from ..listeners.metrics import Metrics
 from ..seeds.ledger import seeding, seeding_method
 from . import private_api, tensors
 from .dataset_samples import DatasetSamples
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from ..agent import Agent
+    from ..core.agent import Agent
 
     Function = Callable[..., Any]
 

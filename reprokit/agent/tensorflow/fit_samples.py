@@ -10,15 +10,15 @@ import sys
 from _thread import _local
 
 from ..core.patching import replace, swap
-from ..events import BatchFetched, Events, LoaderBegan, LoaderExhausted, tell
+from ..events.steps import BatchFetched, Events, LoaderBegan, LoaderExhausted, tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from ..agent import Agent
-    from ..sample_ledger import SampleLedger
+    from ..core.agent import Agent
+    from ..listeners.sample_ledger import SampleLedger
 
 
 class FitOrder:

@@ -11,7 +11,7 @@ import weakref
 from _thread import _local
 
 from ..core.digests import distinct
-from ..events import ModelEnded, OptimizerEnded, tell
+from ..events.steps import ModelEnded, OptimizerEnded, tell
 from . import private_api
 from .tensors import NotReadableError, entry, name_of, read
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from ..agent import Agent
+    from ..core.agent import Agent
     from ..core.digests import Tensor
-    from ..events import Events
+    from ..events.steps import Events
 
     Function = Callable[..., Any]
 

@@ -8,7 +8,7 @@ import weakref
 from _thread import _local
 
 from ..core.patching import replace
-from ..events import (
+from ..events.steps import (
     FirstCallDue,
     ForwardBegan,
     FunctionDue,
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ..agent import Agent
-    from ..events import Events, Handler, TrainingEvent
+    from ..core.agent import Agent
+    from ..events.steps import Events, Handler, TrainingEvent
     from .state import VariableRecords
 
 ATTRIBUTE = "_reprokit_steps"  # of a function: the optimizers that update in it

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 import weakref
 
-from .. import trail_library as trail
-from ..events import GradientsDue, UpdateDone, UpdateDue
+from ..core import trail_library as trail
+from ..events.steps import GradientsDue, UpdateDone, UpdateDue
 from . import private_api
 from .tensors import is_eager, name_of, value, values, view
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from ..agent import Agent
-    from ..events import Events, Handler, TrainingEvent
+    from ..core.agent import Agent
+    from ..events.steps import Events, Handler, TrainingEvent
     from .state import VariableRecords
 
 WEIGHTS_EVERY = 17  # steps between digests of the weights; prime to 16, so that the last 16 of them are kept

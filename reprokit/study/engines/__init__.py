@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reprokit.errors import BadStudy
+from reprokit.core.errors import BadStudy
 
 if TYPE_CHECKING:
     from reprokit.study.description import Study

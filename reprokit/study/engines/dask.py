@@ -11,16 +11,18 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, Final
 
-from reprokit.errors import CannotBegin, EngineUnusable, needed_for, reason
-from reprokit.launch.messages import warn
+from reprokit.core.errors import CannotBegin, EngineUnusable, needed_for, reason
+from reprokit.core.version import VERSION
+from reprokit.run.messages import warn
 from reprokit.study.description import Engine
 from reprokit.study.engines.worker import work
-from reprokit.version import VERSION
 
 OF_TERMINAL: Final = (signal.SIGINT, signal.SIGHUP)
 PATIENCE: Final = 30  # seconds that a scheduler has to answer, and workers to come
 # Read by each worker. Nothing of reprokit's is in it by reference, so that one which lacks reprokit can say so.
-VERSION_THERE: Final = "__import__('reprokit.study.engines.worker') and __import__('reprokit.version').version.VERSION"
+VERSION_THERE: Final = (
+    "__import__('reprokit.study.engines.worker') and __import__('reprokit.core.version').version.VERSION"
+)
 
 
 def check(settings: Engine) -> None:

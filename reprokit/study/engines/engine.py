@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from reprokit.errors import ReprokitError
-from reprokit.launch.interruption import WATCHED, Interrupted
+from reprokit.core.errors import ReprokitError
+from reprokit.run.interruption import WATCHED, Interrupted
 from reprokit.study import attempt as attempts
 from reprokit.study.attempt import PairTask
 from reprokit.study.results import PairResult, RunResult

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from reprokit import rundir
-from reprokit.errors import CannotBegin
-from reprokit.launch.interruption import Interrupted
-from reprokit.launch.messages import say, warn
+from reprokit.core.errors import CannotBegin
+from reprokit.run.interruption import Interrupted
+from reprokit.run.messages import say, warn
+from reprokit.run_files import rundir
 from reprokit.study.attempt import PairTask
 from reprokit.study.engines.engine import PairListener, Stop
 from reprokit.study.engines.tasks import Desk, lost_words

@@ -16,8 +16,8 @@ from uuid import uuid4
 
 import msgspec
 
-from reprokit.errors import BadStudy, StudyTooLarge
-from reprokit.launch.messages import say
+from reprokit.core.errors import BadStudy, StudyTooLarge
+from reprokit.run.messages import say
 from reprokit.study.attempt import PairTask, Task
 from reprokit.study.description import Engine
 from reprokit.study.engines import shared_store as depots

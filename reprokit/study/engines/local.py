@@ -15,8 +15,8 @@ from typing import Final
 
 import msgspec
 
-from reprokit.launch.environment import inherited
-from reprokit.launch.interruption import Interrupted
+from reprokit.run.environment import inherited
+from reprokit.run.interruption import Interrupted
 from reprokit.study import attempt as attempts
 from reprokit.study.attempt import INTERRUPTED, PairTask, Task, lost
 from reprokit.study.engines.engine import PairListener, continued

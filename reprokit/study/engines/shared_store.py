@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
-from reprokit.errors import StoreUnreachable, needed_for, refused_as
-from reprokit.rundir import open_regular
+from reprokit.core.errors import StoreUnreachable, needed_for, refused_as
+from reprokit.run_files.rundir import open_regular
 
 PATIENCE: Final = 60.0  # seconds that a store has to answer before a study begins
 MAX_REASON: Final = 300  # characters

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from reprokit.errors import EngineUnusable, needed_for, reason
+from reprokit.core.errors import EngineUnusable, needed_for, reason
 from reprokit.study.description import Engine
 from reprokit.study.engines.local import last_line
 from reprokit.study.engines.worker import own_name, work

@@ -16,8 +16,8 @@ from uuid import uuid4
 
 import msgspec
 
-from reprokit.errors import CannotWriteRun, EngineUnusable, ReprokitError, StudyDamaged
-from reprokit.launch.messages import warn
+from reprokit.core.errors import CannotWriteRun, EngineUnusable, ReprokitError, StudyDamaged
+from reprokit.run.messages import warn
 from reprokit.study import attempt as attempts
 from reprokit.study import predictions
 from reprokit.study.attempt import PairReport, PairTask, Task

@@ -18,9 +18,9 @@ from typing import Annotated, Final
 
 import msgspec
 
-from reprokit.errors import CannotBegin, ReprokitError
-from reprokit.launch.environment import inherited
-from reprokit.launch.interruption import Interrupted
+from reprokit.core.errors import CannotBegin, ReprokitError
+from reprokit.run.environment import inherited
+from reprokit.run.interruption import Interrupted
 from reprokit.study import attempt as attempts
 from reprokit.study.attempt import PairReport, PairTask, Task
 from reprokit.study.engines import shared_store as depots

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from enum import Enum, auto
 from typing import TypeAlias
 
-from reprokit.difference import BookkeepingKind
+from reprokit.core.difference import BookkeepingKind
 from reprokit.verify.bookkeeping import forms, names
 from reprokit.verify.bookkeeping.forms import Form
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from io import BufferedReader
 from typing import Any
 
-from reprokit.errors import RunDamaged
-from reprokit.rundir import EVALUATION, RunDirectory
+from reprokit.core.errors import RunDamaged
+from reprokit.run_files.rundir import EVALUATION, RunDirectory
 from reprokit.verify.read import metric_lines
 
 MAX_BYTES = 1 << 30  # in all files that the lines of a run refer to; agents write at most a quarter of it

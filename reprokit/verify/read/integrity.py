@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from reprokit import rundir
 from reprokit.capture import files
-from reprokit.errors import RunDamaged, RunNotReadable
+from reprokit.core.errors import RunDamaged, RunNotReadable
 from reprokit.model.outputs import OutputFile
 from reprokit.model.run import SealedFile, SnapshotFacts
-from reprokit.rundir import CONSOLE, EVALUATION, FOUND, KEPT, SNAPSHOTS, RunDirectory
+from reprokit.run_files import rundir
+from reprokit.run_files.rundir import CONSOLE, EVALUATION, FOUND, KEPT, SNAPSHOTS, RunDirectory
 
 
 @dataclass(frozen=True)

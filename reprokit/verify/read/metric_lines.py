@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from reprokit.errors import RunDamaged, RunTooNew
+from reprokit.core.errors import RunDamaged, RunTooNew
 from reprokit.verify.read.normalization import Normalizations
 
 FORMAT = 1  # of an agent's lines: reprokit/agent/start.py

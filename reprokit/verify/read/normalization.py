@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from typing import TypeAlias
 
-from reprokit.artifacts.tracker_files import MLFLOW, WANDB_SUMMARY, kind_of
-from reprokit.difference import Exclusion
+from reprokit.core.difference import Exclusion
+from reprokit.diff.tracker_files import MLFLOW, WANDB_SUMMARY, kind_of
 
 Replacement: TypeAlias = "str | Callable[[re.Match[str]], str]"
 

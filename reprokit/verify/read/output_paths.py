@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from reprokit.difference import BookkeepingKind, Difference, bookkeeping
+from reprokit.core.difference import BookkeepingKind, Difference, bookkeeping
 from reprokit.model.outputs import OutputsFile
 from reprokit.verify.bookkeeping import forms, names
 from reprokit.verify.bookkeeping.forms import Form

@@ -10,13 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reprokit import console, entropy, findings, native, pending_lines, rundir, sample_ledgers, trails
-from reprokit.bounds import MAX_FILES
-from reprokit.errors import RunDamaged, RunError, RunInProgress, RunNotFound, RunNotReadable, RunTooNew
+from reprokit import entropy
+from reprokit.core import native
+from reprokit.core.bounds import MAX_FILES
+from reprokit.core.errors import RunDamaged, RunError, RunInProgress, RunNotFound, RunNotReadable, RunTooNew
+from reprokit.core.screen import Cells, print_rows
 from reprokit.model import divergence, resumption
 from reprokit.model.run import FINISHED, NO_END, SystemCallsFile
-from reprokit.rundir import RunDirectory
-from reprokit.screen import Cells, print_rows
+from reprokit.run_files import console, findings, rundir, trails
+from reprokit.run_files import ledgers as sample_ledgers
+from reprokit.run_files import unflushed as pending_lines
+from reprokit.run_files.rundir import RunDirectory
 from reprokit.verify.read import integrity
 from reprokit.verify.read.evaluation_columns import EvaluationChecker
 from reprokit.verify.read.normalization import Normalizations

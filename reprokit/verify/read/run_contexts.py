@@ -7,11 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
-from reprokit import console
-from reprokit.difference import BookkeepingKind
+from reprokit.core.difference import BookkeepingKind
 from reprokit.model.outputs import OutputsFile
 from reprokit.model.run import timestamp
-from reprokit.rundir import RunDirectory
+from reprokit.run_files import console
+from reprokit.run_files.rundir import RunDirectory
 from reprokit.verify.bookkeeping.recognition import Contexts, RunContext
 from reprokit.verify.read.output_paths import PairedName
 from reprokit.verify.read.scan import MetricsScan

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from reprokit.errors import ReprokitError, RunDamaged
+from reprokit.core.errors import ReprokitError, RunDamaged
+from reprokit.core.printable import printable
 from reprokit.model.agent_warning import AgentWarning, distinct
 from reprokit.model.run import RunFile, signal_name
-from reprokit.printable import printable
-from reprokit.rundir import METRICS, RunDirectory
+from reprokit.run_files.rundir import METRICS, RunDirectory
 from reprokit.verify.read import metric_lines
 from reprokit.verify.read.normalization import Normalizations
 

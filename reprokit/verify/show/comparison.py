@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reprokit.artifacts.descriptions import histogram
-from reprokit.difference import Difference, Role, Verdict, overall
-from reprokit.printable import bounded, cut, listed
-from reprokit.screen import Cells, print_rows
-from reprokit.verify.compare.series_leaves import KINDS
+from reprokit.core.difference import Difference, Role, Verdict, overall
+from reprokit.core.printable import bounded, cut, listed
+from reprokit.core.screen import Cells, print_rows
+from reprokit.diff.descriptions import histogram
+from reprokit.verify.categories.series_leaves import KINDS
 from reprokit.verify.facts import BY_NAME, Level
 from reprokit.verify.ignores import ignored_in
 from reprokit.verify.verdict import counted_bookkeeping, files_line, sentence, shortened, verdict_line
 
 if TYPE_CHECKING:
-    from reprokit.rundir import RunDirectory
-    from reprokit.verify.compare.runs import Comparison
+    from reprokit.run_files.rundir import RunDirectory
+    from reprokit.verify.runs import Comparison
 
 CAUSAL = ("entropy", "environment", "command", "seeds")  # categories of causes
 RACING = ("clock", "calendar", "memory", "ticks")  # sources of a run itself that can be causes

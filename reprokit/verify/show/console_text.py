@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reprokit import console
-from reprokit.console import STREAMS
-from reprokit.errors import NothingKept
-from reprokit.printable import printable
-from reprokit.rundir import RunDirectory
+from reprokit.core.errors import NothingKept
+from reprokit.core.printable import printable
+from reprokit.run_files import console
+from reprokit.run_files.console import STREAMS
+from reprokit.run_files.rundir import RunDirectory
 from reprokit.verify.read.scan import natural
 
 FORMAT = 1

@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 
 from reprokit import entropy
+from reprokit.core.errors import RunError
+from reprokit.core.printable import bounded
+from reprokit.core.screen import Cells, print_rows
 from reprokit.entropy.request_counts import ProcessRequests, Requester, RequestTotals, RunRequests, who_asked
 from reprokit.entropy.symbols import ExportedSymbols
-from reprokit.errors import RunError
-from reprokit.plan import past_tense
-from reprokit.printable import bounded
-from reprokit.rundir import ENTROPY, RunDirectory
-from reprokit.screen import Cells, print_rows
+from reprokit.model.plan import past_tense
+from reprokit.run_files.rundir import ENTROPY, RunDirectory
 from reprokit.verify.verdict import NOT_EXACTLY
 
 FORMAT = 1

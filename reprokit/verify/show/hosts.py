@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from reprokit.difference import Verdict
-from reprokit.rundir import HOSTS
-from reprokit.screen import Cells, print_rows
-from reprokit.verify.compare.hosts import HostsComparison
+from reprokit.core.difference import Verdict
+from reprokit.core.screen import Cells, print_rows
+from reprokit.run_files.rundir import HOSTS
+from reprokit.verify.categories.hosts import HostsComparison
 from reprokit.verify.show.comparison import FORMAT, STYLES, causes, document, rows
 from reprokit.verify.verdict import hosts_line, verdict_line
 

@@ -6,17 +6,17 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from reprokit import findings
 from reprokit.capture import files
-from reprokit.console import STREAMS
+from reprokit.core.printable import bounded
+from reprokit.core.screen import Cells, labeled, print_rows
+from reprokit.core.untrusted_json import object_in
 from reprokit.model.run import Proof, RunFile
-from reprokit.printable import bounded
-from reprokit.screen import Cells, labeled, print_rows
-from reprokit.untrusted_json import object_in
-from reprokit.verify.compare import script_variables, seeds, series_leaves, tracker_metrics
-from reprokit.verify.compare.entropy import in_words
-from reprokit.verify.compare.metrics import WORDINGS, text
-from reprokit.verify.compare.status import failed, seconds
+from reprokit.run_files import findings
+from reprokit.run_files.console import STREAMS
+from reprokit.verify.categories import script_variables, seeds, series_leaves, tracker_metrics
+from reprokit.verify.categories.entropy import in_words
+from reprokit.verify.categories.metrics import WORDINGS, text
+from reprokit.verify.categories.status import failed, seconds
 from reprokit.verify.read.metric_lines import END_WEIGHTS, TrackerLine
 from reprokit.verify.read.scan import ScannedSeries, SeriesKey, of_process
 from reprokit.verify.show.summary import RunSummary, not_covered, warnings

@@ -11,12 +11,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from reprokit import run_home, rundir
-from reprokit.errors import RunError, RunNotFound
+from reprokit.core.errors import RunError, RunNotFound
+from reprokit.core.screen import Cells, OneLine, print_rows
 from reprokit.model.run import FAILED
-from reprokit.rundir import RunDirectory
-from reprokit.screen import Cells, OneLine, print_rows
-from reprokit.verify.compare.status import ended
+from reprokit.run_files import home as run_home
+from reprokit.run_files import rundir
+from reprokit.run_files.rundir import RunDirectory
+from reprokit.verify.categories.status import ended
 
 FORMAT = 1
 HEADINGS = ("name", "when", "command", "status", "of", "verdict", "size")

@@ -11,14 +11,14 @@ from typing import IO, Any
 
 import msgspec
 
-from reprokit import sample_ledgers
-from reprokit.errors import NoLedger, NotInLedger
-from reprokit.printable import printable
-from reprokit.rundir import RunDirectory
-from reprokit.sample_ledgers import BatchUse, Sample, SampleBatch, SampleStep
-from reprokit.screen import Cells, print_rows
-from reprokit.verify.compare.divergences import counted
-from reprokit.verify.compare.samples import BATCHES, DRAWN, EpochCoverage, counted_as, coverage
+from reprokit.core.errors import NoLedger, NotInLedger
+from reprokit.core.printable import printable
+from reprokit.core.screen import Cells, print_rows
+from reprokit.run_files import ledgers as sample_ledgers
+from reprokit.run_files.ledgers import BatchUse, Sample, SampleBatch, SampleStep
+from reprokit.run_files.rundir import RunDirectory
+from reprokit.verify.categories.divergences import counted
+from reprokit.verify.categories.samples import BATCHES, DRAWN, EpochCoverage, counted_as, coverage
 from reprokit.verify.verdict import epochs_headline
 
 FORMAT = 1

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from reprokit.printable import printable
-from reprokit.verify.compare.suggestions import IgnoreSuggestions, SuggestedRule
+from reprokit.core.printable import printable
+from reprokit.verify.categories.suggestions import IgnoreSuggestions, SuggestedRule
 from reprokit.verify.ignores import CONSOLE, OUTPUTS
 from reprokit.verify.verdict import RUNS_ARE_SAME, verdict_line
 

@@ -13,18 +13,19 @@ from typing import Any
 
 import msgspec
 
-from reprokit import entropy, findings, trails
-from reprokit.errors import RunDamaged, RunError
-from reprokit.findings import FindingsFile
+from reprokit import entropy
+from reprokit.core.errors import RunDamaged, RunError
 from reprokit.model.agent_warning import by_cause
 from reprokit.model.outputs import OutputsFile
 from reprokit.model.run import FAILED, FINISHED, NO_END, RunFile
 from reprokit.model.states import SWITCHES, off_in
-from reprokit.rundir import ENTROPY, RunDirectory
-from reprokit.trails import Series, Trail
-from reprokit.verify.compare import console, processes, ranks, script_variables, tracker_metrics
-from reprokit.verify.compare.match import Raw
-from reprokit.verify.compare.status import ended
+from reprokit.run_files import findings, trails
+from reprokit.run_files.findings import FindingsFile
+from reprokit.run_files.rundir import ENTROPY, RunDirectory
+from reprokit.run_files.trails import Series, Trail
+from reprokit.verify.categories import console, processes, ranks, script_variables, tracker_metrics
+from reprokit.verify.categories.match import Raw
+from reprokit.verify.categories.status import ended
 from reprokit.verify.read import integrity
 from reprokit.verify.read.metric_lines import END_WEIGHTS
 from reprokit.verify.read.normalization import Normalizations

@@ -1,0 +1,1 @@
+"""What happens in a training: typed events, which the frameworks' adapters make."""

@@ -1,0 +1,1 @@
+"""What a run keeps of the events of any framework."""

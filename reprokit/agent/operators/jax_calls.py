@@ -1,0 +1,118 @@
+"""Logs each call that JAX executes, with digests of inputs and outputs: jitted functions and single operators."""
+
+from __future__ import annotations
+
+import sys
+from weakref import WeakKeyDictionary
+
+from ..core.patching import replace
+from ..core.user_frames import where
+from ..tensors.array_digests import ArrayCalls, copied_parts, description, signature
+from .operator_log import NO_OUTPUTS, NOT_LOGGED, UNREAD, CallLog
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+
+# Seen in 0.10.2: the class that executes compiled functions, and the function by which C++ takes over later calls.
+_EXECUTING, _EXECUTABLE = "jax._src.interpreters.pxla", "ExecuteReplicated"
+_CALLING, _SHORT_CUT = "jax._src.pjit", "_get_fastpath_data"
+# and the options by which compiled programs are printed.
+_LIBRARY, _PRINTED = "jax._src.lib", "hlo.HloPrintOptions"
+PRIVATE_NAMES = (f"{_EXECUTING}.{_EXECUTABLE}.__call__", f"{_CALLING}.{_SHORT_CUT}", f"{_LIBRARY}.{_PRINTED}")
+
+
+def source(log: CallLog) -> JaxCalls | None:
+    """Return the source of JAX's calls; None and a warning if this release is unknown."""
+    executing, calling = sys.modules.get(_EXECUTING), sys.modules.get(_CALLING)
+    if not hasattr(executing, _EXECUTABLE) or not hasattr(calling, _SHORT_CUT):
+        log.agent.warn("functions of this JAX cannot be logged: 0.10 is known", NOT_LOGGED)
+        return None
+    return JaxCalls(log)
+
+
+class JaxCalls(ArrayCalls):
+    """Logs the calls of JAX in this process."""
+
+    def __init__(self, log: CallLog) -> None:
+        super().__init__(log)
+        self._programs: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+    def begin(self) -> None:
+        """Patch the execution of compiled functions, and disable the path by which later calls avoid it."""
+        replace(sys.modules[_CALLING], _SHORT_CUT, self._make_short_cut)
+        replace(getattr(sys.modules[_EXECUTING], _EXECUTABLE), "__call__", self._make_call)
+
+    def _make_short_cut(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def short_cut(*arguments: Any, **keywords: Any) -> Any:
+            return None
+
+        return short_cut
+
+    def _make_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(executable: Any, *arguments: Any) -> Any:
+            if not self.watching:
+                return original(executable, *arguments)
+            return self._log_call(lambda: original(executable, *arguments), executable, arguments)
+
+        return call
+
+    def _before(self, executable: Any, arguments: tuple[Any, ...]) -> Any:
+        arrays, others = _read(arguments)
+        frames, name, program = where(5), str(executable.name), self._program_of(executable)
+
+        def describe() -> Any:
+            version, device = str(sys.modules["jax"].__version__), str(executable.backend.platform)
+            return description("jax", version, name, device, arrays, program=program)
+
+        call_site = {"phase": "forward", "node": "", "where": frames}
+        place = self._log.number("place", tuple(frames), lambda: call_site)
+        operator = self._log.number("operator", (name, program, signature(arrays)), describe)
+        saved_inputs = None
+        if self._log.saves(name, frames) and self._log.reserve(sum(array.nbytes for array in arrays)):
+            saved_inputs = copied_parts("inputs", arrays)
+        # References are read and written beside the arguments, and callbacks may have any effect.
+        has_hidden_inputs = bool(others) or executable.mut is not None or executable.has_host_callbacks
+        return operator, place, self._digests.of(arrays), has_hidden_inputs, saved_inputs
+
+    def _program_of(self, executable: Any) -> str:
+        """Return a digest of what a function was compiled to, if this release prints it.
+
+        Source lines are left out: those of a program from a compilation cache are numbered otherwise.
+        """
+        program = self._programs.get(executable)
+        hlo = getattr(sys.modules[_LIBRARY], "hlo", None)
+        if program is None and hlo is not None:
+            options = hlo.HloPrintOptions()
+            options.print_metadata = False
+            modules = executable.xla_executable.hlo_modules()
+            texts = [module.to_string(options) for module in modules]
+            program = self._programs[executable] = f"{self._digests.of((), texts):016x}"
+        return program or ""
+
+    def _after(self, record: Any, result: Any) -> None:
+        operator, place, inputs, has_hidden_inputs, saved_inputs = record
+        arrays, others = _read(result)
+        outputs = self._digests.of(arrays)
+        if saved_inputs is not None:
+            self._log.save(saved_inputs, copied_parts("outputs", arrays))
+        flags = (0 if arrays else NO_OUTPUTS) | (UNREAD if has_hidden_inputs or others else 0)
+        # Where hidden inputs exist, outputs that differ must not appear to follow from equal inputs.
+        self._log.put(
+            operator, place, flags, self._digests.combine(inputs, outputs) if has_hidden_inputs else inputs, outputs
+        )
+
+
+def _read(values: Iterable[Any]) -> tuple[list[Any], list[Any]]:
+    """Return the arrays of the values on this process's devices, and the values that cannot be read."""
+    numpy, arrays, others = sys.modules["numpy"], [], []
+    for value in [getattr(value, "_base_array", value) for value in values]:  # typed keys of random generators
+        if hasattr(value, "addressable_shards"):
+            arrays += [numpy.ascontiguousarray(shard.data) for shard in value.addressable_shards]
+        elif isinstance(value, (bool, int, float, complex)) or hasattr(value, "__array_interface__"):
+            arrays.append(numpy.ascontiguousarray(value))
+        else:
+            others.append(value)
+    return arrays, others

@@ -1,0 +1,1 @@
+"""What every part rests on: errors, bounds, reading untrusted text, differences, screens."""

@@ -1,0 +1,1 @@
+"""Reads and writes the files of run directories, and finds the runs."""

@@ -1,0 +1,247 @@
+"""Compares the files that the runs wrote, by digest or by content without a container's timestamps."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from itertools import zip_longest
+from pathlib import Path
+
+from reprokit.core import private_keys
+from reprokit.core.difference import Difference, Verdict, compared, group, missing
+from reprokit.core.errors import ReprokitError
+from reprokit.diff.compare import CompareOptions, FileSide
+from reprokit.diff.compare import compare as compare_files
+from reprokit.diff.elements import Siblings
+from reprokit.diff.sources import FileSource, blocks
+from reprokit.model.outputs import OutputFile, OutputsFile
+from reprokit.run_files import rundir
+from reprokit.run_files.rundir import RunDirectory
+from reprokit.verify.categories.declared_outputs import DeclaredFile
+from reprokit.verify.categories.file_bookkeeping import FileBookkeeping
+from reprokit.verify.categories.match import RunPair
+from reprokit.verify.read.normalization import CONTAINERS, CONTENTS, Normalizations, excluded
+from reprokit.verify.read.output_paths import OutputPaths
+from reprokit.verify.read.scan import natural
+
+LARGEST = 4 << 30  # bytes of a file whose digest is computed again
+UNKNOWN = OutputFile(path="", size=0, digest="")
+
+
+def compare(runs: RunPair) -> Difference:
+    """Return a leaf for each path; of files that differ their contents are compared, if they still exist."""
+    (left, right), normalizations = runs.outputs, runs.normalizations
+    if left is None or right is None:
+        children = (
+            () if left is right else (missing("list of outputs", _number_of_files(left), _number_of_files(right)),)
+        )
+        return group("outputs", children)
+    sides = _by_path(left, runs.paths[0]), _by_path(right, runs.paths[1])
+    for path in {file.path for file in left.files} ^ {file.path for file in right.files}:
+        normalizations.path(path)  # registers a normalization that changes the path
+    leaves = [pair.leaf() for pair in runs.paths[0].pairs]
+    for path in sorted({*sides[0], *sides[1]}, key=natural):
+        for left_file, right_file in zip_longest(sides[0].get(path, ()), sides[1].get(path, ())):
+            if exclusion := excluded((left_file or right_file or UNKNOWN).path, path):
+                reason, why = exclusion
+                texts = _described(left_file), _described(right_file)
+                leaves.append(Difference(path, Verdict.NOT_RECORDED, *texts, why, exclusion=reason))
+                continue
+            leaf = _file_leaf(path, left_file, right_file, normalizations)
+            declared = runs.declared.of_file(path, *(file.path for file in (left_file, right_file) if file))
+            if left_file is not None and right_file is not None and leaf.verdict.differs:
+                tree = _compare_contents(runs, path, left_file, right_file, declared)
+                leaf = _with_contents(leaf, tree, runs)
+            files = zip(runs.directories, (left_file, right_file), strict=True)
+            leaves.append(leaf if declared is None else declared.judged(leaf, files))
+    for leaf in _link_leaves(runs, left, right):
+        declared = runs.declared.of_file(leaf.name)
+        leaves.append(leaf if declared is None else declared.judged(leaf, ()))
+    if left.left_out or right.left_out:
+        verdict = Verdict.DIFFERENT if left.left_out != right.left_out else Verdict.NOT_COMPARED
+        texts = f"{left.left_out} files", f"{right.left_out} files"
+        leaves.append(Difference("files beyond the bounds", verdict, *texts, "not compared"))
+    return group("outputs", tuple(leaves))
+
+
+def _link_leaves(runs: RunPair, left: OutputsFile, right: OutputsFile) -> Iterator[Difference]:
+    """Yield a leaf for each symbolic link's target."""
+    normalizations = runs.normalizations
+    sides = [
+        {paths.common(normalizations.path(link.path)): link.target for link in side.links}
+        for side, paths in zip((left, right), runs.paths, strict=True)
+    ]
+    for path in sorted({*sides[0], *sides[1]}, key=natural):
+        targets = sides[0].get(path), sides[1].get(path)
+        left_text, right_text = ("" if target is None else f"symbolic link to {target}" for target in targets)
+        if targets[0] is None or targets[1] is None:
+            yield missing(
+                path, left_text, right_text, f"only the {'right' if targets[0] is None else 'left'} run linked {path}"
+            )
+        else:
+            same = _target(runs, 0, path, targets[0]) == _target(runs, 1, path, targets[1])
+            yield compared(path, left_text, right_text, f"{path} leads elsewhere", same=same)
+
+
+def _target(runs: RunPair, side: int, path: str, target: str) -> str:
+    """Return the target of a link under the name that both runs have for it."""
+    normalized = runs.normalizations.path(target)
+    directory = os.path.dirname(path)
+    if os.path.isabs(normalized) or not directory:
+        return runs.paths[side].common(normalized)
+    return runs.paths[side].common(os.path.normpath(os.path.join(directory, normalized)))
+
+
+def beside(runs: RunPair) -> Iterator[str]:
+    """Yield notes on files that cannot be compared."""
+    yield from _empty_directories(runs)
+    texts = [outputs.not_compared if outputs is not None else [] for outputs in runs.outputs]
+    yield from (f"not compared: in both runs {text}" for text in texts[0] if text in texts[1])
+    for side, own_texts, other_texts in (("left", *texts), ("right", *reversed(texts))):
+        yield from (f"not compared: in the {side} run {text}" for text in own_texts if text not in other_texts)
+
+
+def _empty_directories(runs: RunPair) -> Iterator[str]:
+    """Yield a note where the runs made empty directories of other names, which may be results."""
+    left, right = (set(map(runs.normalizations.path, side.empty if side is not None else ())) for side in runs.outputs)
+    for side, own, other in (("left", left, right), ("right", right, left)):
+        if names := sorted(own - other, key=natural):
+            which = "an empty directory" if len(names) == 1 else f"{len(names):,} empty directories"
+            yield f"not compared: only the {side} run made {which}, first {names[0]}"
+
+
+def comparable(outputs: OutputsFile | None) -> bool:
+    """Return whether any file with a known digest is compared."""
+    files = outputs.files if outputs is not None else ()
+    paths = (file.path for file in files if file.digest or file.content)
+    return any(excluded(path, Normalizations().path(path)) is None for path in paths)
+
+
+def _by_path(outputs: OutputsFile, paths: OutputPaths) -> dict[str, list[OutputFile]]:
+    """Return the files by normalized path; files with the same path are sorted by content."""
+    files_by_path: dict[str, list[OutputFile]] = defaultdict(list)
+    normalizations = Normalizations()
+    for file in outputs.files:
+        files_by_path[paths.common(normalizations.path(file.path))].append(file)
+    return {path: sorted(files, key=lambda file: (file.digest, file.size)) for path, files in files_by_path.items()}
+
+
+def _file_leaf(
+    path: str, left: OutputFile | None, right: OutputFile | None, normalizations: Normalizations
+) -> Difference:
+    texts = _described(left), _described(right)
+    if left is None or right is None:
+        side, file = ("right", right) if left is None else ("left", left)
+        doubt = "; nothing was seen to write it: another program may have" if file is not None and file.unseen else ""
+        return missing(path, *texts, f"only the {side} run wrote it{doubt}")
+    if left.digest and left.digest == right.digest:
+        is_same = (left.size, left.content, left.container) == (right.size, right.content, right.container)
+        return compared(path, *texts, "the records of it contradict each other", same=is_same)
+    were_read = left.digest and right.digest
+    if were_read and left.content and (left.content, left.container) == (right.content, right.container):
+        normalizations.add(CONTAINERS)
+        meaning = "same content; only time stamps of the container differ"
+        return Difference(path, Verdict.IDENTICAL, *texts, meaning)
+    if not were_read and (left.size == right.size or not all(file.digest or file.size for file in (left, right))):
+        return Difference(path, Verdict.NOT_COMPARED, *texts, f"not compared: {left.note or right.note or 'not read'}")
+    meaning = "other bytes" if left.size == right.size else "another size"
+    return compared(path, *texts, meaning, same=False)
+
+
+def _with_contents(leaf: Difference, tree: Difference | None, runs: RunPair) -> Difference:
+    """Return the leaf of two files with the differences of their contents."""
+    if tree is None and runs.accepted("outputs") is not None:
+        return replace(leaf, detail=f"{leaf.detail}; only digests are left, which no tolerance can judge")
+    if tree is None:
+        return leaf
+    if tree.verdict is Verdict.BOOKKEEPING:
+        return replace(leaf, judged=None, detail=tree.detail, children=tree.children, figures=tree.figures)
+    if not tree.verdict.not_bitwise and tree.verdict is not Verdict.IGNORED:
+        runs.normalizations.add(CONTENTS)
+        return Difference(leaf.name, Verdict.IDENTICAL, leaf.left, leaf.right, tree.detail)
+    detail = f"{leaf.detail}; {tree.detail}"
+    if not tree.children:
+        return replace(leaf, judged=tree.judged, detail=detail, figures=tree.figures)
+    return replace(leaf, judged=None, detail=detail, children=tree.children, figures=tree.figures)
+
+
+def _described(file: OutputFile | None) -> str:
+    if file is None:
+        return ""
+    return f"{file.size} bytes {file.digest or file.note or 'not read'}"
+
+
+def _number_of_files(outputs: OutputsFile | None) -> str:
+    return "" if outputs is None else f"{len(outputs.files)} files"
+
+
+def _compare_contents(
+    runs: RunPair, name: str, left: OutputFile, right: OutputFile, declared: DeclaredFile | None
+) -> Difference | None:
+    """Return the tree of differences of two files; None if the content of one is gone."""
+    with ExitStack() as files, suppress(OSError, ReprokitError):  # the result of comparing digests remains
+        left_source = _open_until_end(runs.directories[0], left, files)
+        right_source = _open_until_end(runs.directories[1], right, files) if left_source is not None else None
+        if left_source is None or right_source is None:
+            return None
+        left_source.beside = _siblings(runs.directories[0], left.path, files)
+        right_source.beside = _siblings(runs.directories[1], right.path, files)
+        judge, accepted = FileBookkeeping(name, runs.contexts), runs.accepted("outputs")
+        options = CompareOptions(accepted, accepted, declared=declared, judge=judge)
+        return compare_files(name, FileSide(left_source, left.path), FileSide(right_source, right.path), options)
+    return None
+
+
+def _siblings(run: RunDirectory, path: str, files: ExitStack) -> Siblings:
+    """Return the outputs of a run in the same directory as this one."""
+    outputs = run.outputs()
+    directory, name = os.path.split(path)
+
+    def find(name: str) -> FileSource | None:
+        beside = [file for file in outputs.files if file.path == os.path.join(directory, name)] if outputs else []
+        opened = (_open_until_end(run, file, files) for file in beside)
+        return next((source for source in opened if source is not None), None)
+
+    return Siblings(name, find)
+
+
+def _open_until_end(run: RunDirectory, file: OutputFile, files: ExitStack) -> FileSource | None:
+    """Open the file with the recorded digest; it is closed with the exit stack."""
+    opened = found(run, file)
+    if opened is not None:
+        files.callback(opened.close)
+    return opened
+
+
+def found(run: RunDirectory, file: OutputFile) -> FileSource | None:
+    """Open the run's own copy, or the file that the run wrote; None if neither fits, or for private keys."""
+    if file.kept is not None:
+        with suppress(OSError, ReprokitError):
+            copy = _verified(run.open_kept(file), file)
+            if copy is not None:
+                return copy
+    path = Path(run.run.working_directory) / file.path
+    with suppress(OSError, ValueError):
+        return _verified(rundir.open_regular(os.fspath(path), os.O_RDONLY), file)
+    return None
+
+
+def _verified(fd: int, file: OutputFile) -> FileSource | None:
+    source = FileSource(fd)
+    with suppress(OSError, ReprokitError):
+        is_recorded = source.size == file.size <= LARGEST and _digest(source) == file.digest
+        if is_recorded and not private_keys.holds_private_key(source.read(0, private_keys.HEAD)):
+            return source
+    source.close()
+    return None
+
+
+def _digest(source: FileSource) -> str:
+    digest = hashlib.sha256()
+    for block in blocks(source):
+        digest.update(block)
+    return f"sha256:{digest.hexdigest()}"

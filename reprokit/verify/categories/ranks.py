@@ -1,0 +1,237 @@
+"""Compares the ranks of one run: in data-parallel training all have equal parameters after every step.
+
+Ranks may be on several hosts, each of which wrote a run directory: steps are matched by their number alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from reprokit.core.difference import Side
+from reprokit.core.printable import listed
+from reprokit.run_files import trails
+from reprokit.run_files.rundir import RunDirectory
+from reprokit.run_files.trails import Series, TrailStep
+from reprokit.verify.categories import status
+from reprokit.verify.categories.divergences import counted
+from reprokit.verify.read.scan import MetricsScan, SeriesKey, natural
+
+_RANK = re.compile(
+    r"(rank[0-9]+(?:\.rank[0-9]+)*)(.*)", re.DOTALL
+)  # identity of a rank's process, from native/identity.c
+LISTED = 8  # ranks listed in a sentence
+NO_RANKS = "no two ranks were seen to take steps of an optimizer"
+
+
+class RankState(Enum):
+    """How the parameters of ranks compare."""
+
+    EQUAL = "equal"
+    PARTED = "parted"  # equal at first, then different
+    APART = "apart"  # different from the start: sharded, or separate trainings
+    UNKNOWN = "unknown"  # no step has the parameters of all ranks
+
+
+@dataclass(frozen=True)
+class RankAgreement:
+    """The comparison of one optimizer on all ranks."""
+
+    optimizer: str  # as in metrics.jsonl: "optimizer#0"
+    ranks: tuple[str, ...]
+    steps: int  # steps that all ranks took
+    compared: int  # steps with known parameters of all ranks
+    state: RankState
+    step: int | None = None  # the first after which parameters differ
+    left: tuple[str, ...] = ()  # ranks that differ from two thirds of all, or changed between steps
+    equal_gradients: bool | None = None  # at that step; None: not known
+    found_other: bool = False  # whether parameters changed between that step and the previous one
+
+    @property
+    def words(self) -> str:
+        """Return a sentence for users."""
+        if self.state is RankState.PARTED:
+            return f"{self._ranks_words} at step {self.step:,} ({self._quantity_words}) of {self.optimizer}"
+        steps = counted(self.compared)
+        where = f"{self.optimizer} on {len(self.ranks)} ranks"
+        if self.state is RankState.EQUAL:
+            more = self.steps - self.compared
+            return f"{where}: parameters are equal after each of {steps}" + (
+                f", {more:,} more not known" if more else ""
+            )
+        if self.state is RankState.APART:
+            return f"{where}: parameters differ from the start: they are sharded, or these are trainings of their own"
+        return f"{where}: of no step are the parameters of all known"
+
+    @property
+    def _ranks_words(self) -> str:
+        if self.left:
+            others = "the other" if len(self.ranks) == 2 else "the others"
+            return f"{'rank' if len(self.left) == 1 else 'ranks'} {_numbers(self.left)} left {others}"
+        return f"ranks {_numbers(self.ranks)} parted"
+
+    @property
+    def _quantity_words(self) -> str:
+        if self.found_other:
+            return "parameters were changed since the step before"
+        gradients = {None: "gradients are not known", True: "gradients were equal", False: "gradients differed too"}
+        return f"parameters; {gradients[self.equal_gradients]}"
+
+
+@dataclass(frozen=True)
+class DeadRank:
+    """A rank that did not come to its end, although no process of the run ended it."""
+
+    rank: str
+    signal: str  # its name; empty if unknown
+    after: str  # the last thing that it is known to have done; may be empty
+
+    @property
+    def words(self) -> str:
+        """Return a sentence for users."""
+        end = f"was killed by {self.signal}" if self.signal else "ended early"
+        return f"{self.rank.replace('rank', 'rank ', 1)} {end}{f', after {self.after}' if self.after else ''}"
+
+
+def agreements(run: RunDirectory, hosts: Mapping[str, RunDirectory] | None = None) -> list[RankAgreement]:
+    """Return the agreement of each optimizer that several ranks stepped, on these hosts; raise RunDamaged."""
+    groups: dict[tuple[str, int, str], dict[str, Series]] = {}
+    for host, directory in (hosts or {"": run}).items():
+        for trail in trails.read(directory):
+            rank, process = rank_of(trail.process, host)
+            for series in trail.series if rank else ():
+                if series.count:
+                    groups.setdefault((process, trail.incarnation, series.name), {})[rank] = series
+    keys = sorted(groups, key=lambda key: (natural(key[0]), key[1], natural(key[2])))
+    return [_agreement(key[2], groups[key]) for key in keys if len(groups[key]) > 1]
+
+
+def rank_of(process: str, host: str = "") -> tuple[str, str]:
+    """Return the rank and its process; the host is the rank if its launcher was started once per rank."""
+    match = _RANK.fullmatch(process)
+    return (host, process) if match is None else (match[1], match[2])
+
+
+def dead_ranks(run: RunDirectory, scan: MetricsScan) -> Iterator[DeadRank]:
+    """Yield each rank that a signal ended, and of a failed run those that ended early."""
+    has_failed = status.failed(run.run)
+    for name, process in sorted(scan.processes.items(), key=lambda item: natural(item[0])):
+        rank, child = rank_of(name)
+        if not rank or child or process.was_stopped or not (process.killed_by or (has_failed and not process.ended)):
+            continue
+        yield DeadRank(rank, process.killed_by, _progress(run, scan, name))
+
+
+def _progress(run: RunDirectory, scan: MetricsScan, name: str) -> str:
+    """Return how far a process came: its last optimizer step, else its last collective; empty if none is known."""
+    steps = [series for trail in trails.read(run) if trail.process == name for series in trail.series if series.count]
+    if steps:
+        last = max(steps, key=lambda series: series.count)
+        return f"step {last.count - 1:,} of {last.name}"
+    calls = scan.series.get(SeriesKey(name, "collective", "mpi"))
+    return f"call {calls.last['step']} of its collectives" if calls is not None and calls.last is not None else ""
+
+
+def deaths(run: RunDirectory, scan: MetricsScan, side: Side) -> Iterator[str]:
+    """Yield notes on the ranks of a run that died."""
+    yield from (f"of the {side} run, {rank.words}" for rank in dead_ranks(run, scan))
+
+
+def failure(run: RunDirectory, scan: MetricsScan) -> str:
+    """Return how a run failed: its status, or a rank that died although the status is 0; else empty."""
+    return status.failure(run.run) or next((rank.words for rank in dead_ranks(run, scan)), "")
+
+
+def notes(run: RunDirectory, side: Side, other: RunDirectory) -> Iterator[str]:
+    """Yield ranks whose parameters parted, which equality with another run does not show."""
+    for agreement in agreements(run):
+        if agreement.state is RankState.PARTED:
+            yield f"of the {side} run, {agreement.words}{_witnesses(run, other, agreement)}"
+
+
+def _witnesses(run: RunDirectory, other: RunDirectory, agreement: RankAgreement) -> str:
+    """Return which ranks have the parameters of the other run where they parted, if that speaks for some of them."""
+    here, there = (_parameters(side, agreement) for side in (run, other))
+    known = {rank: here[rank] == there[rank] for rank in agreement.ranks if None not in (here[rank], there[rank])}
+    same, others = ([rank for rank in known if known[rank] is equal] for equal in (True, False))
+    if agreement.left or not (same and others):
+        return ""
+    return f"; there {_ranks_are(same)} as in the other run, {_ranks_are(others)} not"
+
+
+def _parameters(run: RunDirectory, agreement: RankAgreement) -> dict[str, int | None]:
+    """Return the digest of each rank's parameters in the step in which they parted; None if it is not known."""
+    step = agreement.step or 0
+    digests: dict[str, int | None] = dict.fromkeys(agreement.ranks)
+    for trail in trails.read(run):
+        for series in trail.series:
+            if trail.process in digests and series.name == agreement.optimizer and series.count > step:
+                digests[trail.process] = next(iter(series.steps(step, step + 1))).parameters
+    return digests
+
+
+def _agreement(optimizer: str, series: Mapping[str, Series]) -> RankAgreement:
+    ranks = tuple(sorted(series, key=natural))
+    steps = min(rank_series.count for rank_series in series.values())
+    tables = [[tensors for _, tensors in series[rank].tables] for rank in ranks]
+    if any(table != tables[0] for table in tables):
+        return RankAgreement(optimizer, ranks, steps, 0, RankState.APART)
+    compared, were_equal = 0, False
+    earlier: list[int | None] = [None] * len(ranks)  # parameters that the step before left
+    for steps_of_ranks in zip(*(series[rank].steps(0, steps) for rank in ranks), strict=True):
+        equal_before = _all_equal(step.before for step in steps_of_ranks)
+        if equal_before is False and not were_equal:
+            return RankAgreement(optimizer, ranks, steps, compared, RankState.APART, step=steps_of_ranks[0].number)
+        equal_after = _all_equal(step.parameters for step in steps_of_ranks)
+        if equal_after is False:
+            state = RankState.PARTED if were_equal or equal_before else RankState.APART
+            return RankAgreement(
+                optimizer,
+                ranks,
+                steps,
+                compared,
+                state,
+                step=steps_of_ranks[0].number,
+                left=_deviating_ranks(ranks, steps_of_ranks) or _changed_ranks(ranks, steps_of_ranks, earlier),
+                equal_gradients=_all_equal(step.gradients for step in steps_of_ranks),
+                found_other=equal_before is False,
+            )
+        compared += equal_after is True
+        were_equal = were_equal or equal_after is True or equal_before is True
+        earlier = [step.parameters for step in steps_of_ranks]
+    return RankAgreement(optimizer, ranks, steps, compared, RankState.EQUAL if compared else RankState.UNKNOWN)
+
+
+def _all_equal(values: Iterable[int | None]) -> bool | None:
+    """Return whether all values are equal; None if some are unknown and the others equal."""
+    distinct = set(values)
+    known_values = distinct - {None}
+    return False if len(known_values) > 1 else None if None in distinct else True
+
+
+def _deviating_ranks(ranks: Sequence[str], steps_of_ranks: Sequence[TrailStep]) -> tuple[str, ...]:
+    (majority, count), *_ = Counter(step.parameters for step in steps_of_ranks).most_common()
+    if 3 * count < 2 * len(ranks):
+        return ()
+    return tuple(rank for rank, step in zip(ranks, steps_of_ranks, strict=True) if step.parameters != majority)
+
+
+def _changed_ranks(
+    ranks: Sequence[str], steps_of_ranks: Sequence[TrailStep], earlier: Sequence[int | None]
+) -> tuple[str, ...]:
+    """Return the ranks that began the step with other parameters than their last one left, if others did not."""
+    pairs = zip(ranks, steps_of_ranks, earlier, strict=True)
+    known = {rank: step.before != last for rank, step, last in pairs if None not in (step.before, last)}
+    changed = tuple(rank for rank, is_changed in known.items() if is_changed)
+    return changed if len(known) == len(ranks) and len(changed) < len(ranks) else ()
+
+
+def _ranks_are(ranks: Sequence[str]) -> str:
+    return f"rank {_numbers(ranks)} is" if len(ranks) == 1 else f"ranks {_numbers(ranks)} are"
+
+
+def _numbers(ranks: Sequence[str]) -> str:
+    return listed([rank.replace("rank", "") for rank in ranks], LISTED)
