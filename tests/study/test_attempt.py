@@ -23,13 +23,16 @@ reprokit.log(step=0, value=random.random())
 
 
 def task(directory: Path, part: Part, mode: Mode, script: str = SCRIPT) -> Task:
+    """A run whose outputs are apart from the job's files: its signs of life come with each second that a run takes."""
+    working_directory = directory / "work"
+    working_directory.mkdir(exist_ok=True)
     return Task(
         setup="a",
         pair=3,
         part=part,
         mode=mode,
         command=(sys.executable, "-c", script),
-        working_directory=str(directory),
+        working_directory=str(working_directory),
         place=str(directory),
         run=str(directory / f"run-{part}"),
         recording=str(directory / "run-first") if mode == "replayed" else "",

@@ -30,7 +30,7 @@ from reprokit.study.engines.worker import Claim, JobEnd
 from reprokit.study.results import Evaluation, MetricSeries, PairResult, RunResult
 from tests.slurm import Slurm
 from tests.study.studies import OUT, PYTHON, run, words, written
-from tests.support import COMMAND, LIMIT, training_text
+from tests.support import COMMAND, LIMIT, Reprokit, training_text
 
 SCHEMA = Path(__file__).parent / "kubernetes-1.37.json"
 
@@ -447,16 +447,14 @@ class NoCluster:
 
 def listed(directory: Path) -> list[dict[str, Any]]:
     """The tasks that `study tasks` prints."""
-    command = [str(COMMAND), "study", "tasks", *words(directory)[2:]]
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True)
+    done = Reprokit(directory).run("study", "tasks", *words(directory)[2:])
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def collected(directory: Path, *options: str, status: int) -> str:
     """Gather what was done, as a user does."""
-    command = [str(COMMAND), "study", "collect", str(directory / OUT), *options]
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True)
+    done = Reprokit(directory).run("study", "collect", str(directory / OUT), *options)
     assert done.returncode == status, done.stderr
     return done.stderr
 
