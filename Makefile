@@ -171,8 +171,8 @@ $(VENV)/.test-all: $(VENV)/.test
 	@$(BIN)/python -m pip install $(PIP_FLAGS) --no-build-isolation -e '.[test,test-all]'
 	@touch $@
 
-$(VENV)/.lint: $(VENV)/.test
-	@$(BIN)/python -m pip install $(PIP_FLAGS) --no-build-isolation -e '.[test,lint]'
+$(VENV)/.lint: $(VENV)/.installed
+	@$(BIN)/python -m pip install $(PIP_FLAGS) --no-build-isolation -e '.[lint]'
 	@touch $@
 
 $(VENV)/.site: $(VENV)/.installed

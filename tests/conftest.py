@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import signal
@@ -14,9 +15,10 @@ from hypothesis import HealthCheck, settings
 
 from tests.object_store import ObjectStore, serving
 from tests.slurm import Slurm, one_node
-from tests.support import PLAIN_IMPORTS, Reprokit
+from tests.support import PLAIN_IMPORTS, SERVER, Reprokit
 
 sys.dont_write_bytecode = False  # the second worker, and make test-all, need not rewrite all assertions again
+importlib.import_module("tests.plain_imports.sitecustomize")  # frameworks start in half the time here too
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment] # jsonschema would build 38 grammars, for 3 seconds
 
 # The same examples each time, and as long as a busy machine needs; tests/fuzz looks for others.
@@ -33,6 +35,7 @@ def _environment(tmp_path_factory: pytest.TempPathFactory) -> None:
         if signal.getsignal(number) is signal.SIG_IGN:  # of a background job, or of nohup; programs would inherit it
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.getbasetemp().parent / "reprokit-cache")
+    SERVER.prepare(os.environ)
 
 
 @pytest.fixture

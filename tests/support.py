@@ -18,10 +18,12 @@ import msgspec
 import pytest
 
 from reprokit.run_files import rundir
+from tests.command_server import CommandServer
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 COMMAND = str(Path(sys.executable).with_name("reprokit"))
 PLAIN_IMPORTS = str(Path(__file__).with_name("plain_imports"))  # for PYTHONPATH: frameworks start in half the time
+SERVER = CommandServer(COMMAND)
 LIMIT = 180.0  # seconds after which a test gives up, also on a machine with much else to do
 
 Done = subprocess.CompletedProcess[str]
@@ -50,11 +52,14 @@ class Reprokit:
         directory: Path | None = None,
         stdin: str = "",
     ) -> Done:
-        """Run it to its end; both outputs are captured."""
+        """Run it to its end; both outputs are captured. Where a process forked for it will do, it is one."""
+        given = {**os.environ, **(environment or {})}
+        if not stdin and SERVER.serves(given):
+            return SERVER.run(list(map(os.fsdecode, arguments)), directory or self.directory, given, 2 * LIMIT)
         return subprocess.run(
             [COMMAND, *arguments],
             cwd=directory or self.directory,
-            env={**os.environ, **(environment or {})},
+            env=given,
             input=stdin,
             capture_output=True,
             text=True,

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy
 import pytest
-from sklearn import metrics
 
 from reprokit.core.difference import Difference, Verdict
 from reprokit.run_files.rundir import RUN, write_json
@@ -67,6 +66,8 @@ def kept(run: Path, column: Line) -> Any:
 
 def check_lines(found: Trained, number: int, name: str) -> None:
     """What the agent wrote is what the script had, and its figures are those of scikit-learn."""
+    from sklearn import metrics
+
     line = found.outcomes[number].of("evaluation", name=name)[0]
     pred, truth = (found.results[number][f"{name} {side}"] for side in ("pred", "truth"))
     for side, array in (("predictions", pred), ("truth", truth)):
@@ -91,6 +92,8 @@ def as_labels(pred: Any) -> Any:
 
 def check_difference(found: Trained, name: str) -> None:
     """Seed 0 against seed 1: counted as NumPy and scikit-learn count."""
+    from sklearn import metrics
+
     left, right, truth = (
         found.results[run][f"{name} {side}"] for run, side in ((0, "pred"), (1, "pred"), (0, "truth"))
     )
@@ -149,7 +152,10 @@ def test_xgboost_and_lightgbm(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_torch(tmp_path: Path) -> None:
+    from sklearn import metrics
+
     found = trained(tmp_path, "torch_metrics", 0, 1)
     check(found)
     outcome = found.outcomes[0]

@@ -125,6 +125,7 @@ def test_seeds_of_tensorflow_and_keras_are_given_again(training: Training) -> No
     ]
 
 
+@pytest.mark.slow
 def test_seeds_of_jax_keys_are_given_again(tmp_path: Path) -> None:
     training = Training(tmp_path)
     script = training_text("seeded_jax.py")

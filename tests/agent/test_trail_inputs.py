@@ -29,16 +29,42 @@ DIFFERING = [
 EQUAL = ["plain again", "views", "in_memory", "criterion", "recomputed", "in_the_data", "traced"]
 PARTIAL = ["evaluated", "chained", "transformed", "number within", "text", "without_memory"]
 UNSEEN = ["whole_step", "functional"]
+COMPILED = ["compiled", "replicas", "recomputed", "whole_step"]  # they import the compiler, longer than all others take
+
+
+CALLS = {
+    **{name: f"{name}()" for name in ("plain", *EQUAL, *PARTIAL, *UNSEEN, "reshaped")},
+    "plain again": "plain()",
+    "number within": "optional({'scale': 1.5})",
+    "text": "optional('mean')",
+    **{f"{name} {offset}": f"{name}({offset})" for name in (*DIFFERING, "pair") for offset in (0, 1)},
+    "made again": "made(1)",
+}
+
+
+def among(names: list[str]) -> list[Any]:
+    """The names, of which those that the compiler is imported for are tried in make test-all."""
+    return [pytest.param(name, marks=pytest.mark.slow) if name in COMPILED else name for name in names]
 
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
-    """All cases."""
-    calls = {name: f"{name}()" for name in ("plain", *EQUAL, *PARTIAL, *UNSEEN, "reshaped")}
-    calls |= {"plain again": "plain()", "number within": "optional({'scale': 1.5})", "text": "optional('mean')"}
-    calls |= {f"{name} {offset}": f"{name}({offset})" for name in (*DIFFERING, "pair") for offset in (0, 1)}
-    calls["made again"] = calls["made 1"]
+    """All other cases."""
+    calls = {name: call for name, call in CALLS.items() if name.split()[0] not in COMPILED}
     return Cases(tmp_path_factory.mktemp("cases"), training_text("pytorch_small.py"), calls)
+
+
+@pytest.fixture(scope="module")
+def compiled_cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
+    """Those that the compiler is imported for, and the one that they are compared with."""
+    calls = {name: call for name, call in CALLS.items() if name.split()[0] in ("plain", *COMPILED)}
+    return Cases(tmp_path_factory.mktemp("compiled"), training_text("pytorch_small.py"), calls)
+
+
+@pytest.fixture
+def cases_of(request: pytest.FixtureRequest, name: str) -> Cases:
+    found: Cases = request.getfixturevalue("compiled_cases" if name in COMPILED else "cases")
+    return found
 
 
 def inputs(steps: list[TrailStep]) -> list[int | None]:
@@ -50,9 +76,9 @@ def flags(steps: list[TrailStep]) -> set[tuple[bool, bool]]:
     return {(step.inputs_partial, step.inputs_several) for step in steps}
 
 
-@pytest.mark.parametrize("name", DIFFERING)
-def test_what_differs_shows_at_its_step_and_not_in_the_batch(cases: Cases, name: str) -> None:
-    left, right = cases.steps(f"{name} 0", f"{name} 1")
+@pytest.mark.parametrize("name", among(DIFFERING))
+def test_what_differs_shows_at_its_step_and_not_in_the_batch(cases_of: Cases, name: str) -> None:
+    left, right = cases_of.steps(f"{name} 0", f"{name} 1")
     assert None not in inputs(left)
     assert [a.inputs == b.inputs for a, b in zip(left[:2], right, strict=False)] == [True, False]
     assert [step.batch for step in left] == [step.batch for step in right]
@@ -66,9 +92,9 @@ def test_equal_runs_are_called_with_the_same(cases: Cases) -> None:
     assert flags(left) == {(False, False)}
 
 
-@pytest.mark.parametrize("name", EQUAL)
-def test_what_is_no_input_of_a_model_does_not_count(cases: Cases, name: str) -> None:
-    left, right = cases.steps("plain", name)
+@pytest.mark.parametrize("name", among(EQUAL))
+def test_what_is_no_input_of_a_model_does_not_count(cases_of: Cases, name: str) -> None:
+    left, right = cases_of.steps("plain", name)
     assert inputs(left) == inputs(right)
     assert flags(right) == {(False, False)}
 
@@ -83,9 +109,9 @@ def test_what_does_not_count_is_said(cases: Cases, name: str) -> None:
         assert [step.inputs_partial for step in right] == [False, True, False]
 
 
-@pytest.mark.parametrize("name", UNSEEN)
-def test_what_was_not_seen_is_not_known(cases: Cases, name: str) -> None:
-    (steps,) = cases.steps(name)
+@pytest.mark.parametrize("name", among(UNSEEN))
+def test_what_was_not_seen_is_not_known(cases_of: Cases, name: str) -> None:
+    (steps,) = cases_of.steps(name)
     assert inputs(steps) == [None] * 3
 
 

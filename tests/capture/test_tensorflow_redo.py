@@ -11,7 +11,7 @@ import pytest
 from tests.capture.tensorflow_steps import Steps, captured
 from tests.support import training_text
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 
 STEPS = training_text("tensorflow_redone.py")
 ALL = "fit, function, eager, by_hand, by_number, summed"
@@ -148,7 +148,6 @@ def line_in_steps(text: str) -> int:
     return next(number for number, line in enumerate(STEPS.splitlines(), 1) if text in line)
 
 
-@pytest.mark.slow
 def test_a_step_of_fit_again_and_the_smallest_part_of_its_batch(steps: Steps) -> None:
     found, done = steps.redo("minimize", script("fit"))
     assert done.returncode == 0, done.stderr
@@ -159,7 +158,6 @@ def test_a_step_of_fit_again_and_the_smallest_part_of_its_batch(steps: Steps) ->
     assert [line["samples"] for line in steps.progress() if line.get("reproduced")][-1] == [5]
 
 
-@pytest.mark.slow
 def test_a_step_of_a_function_again(steps: Steps) -> None:
     found, done = steps.redo("explain", script("function"), 1)
     assert done.returncode == 0, done.stderr
@@ -169,7 +167,6 @@ def test_a_step_of_a_function_again(steps: Steps) -> None:
     assert found["where"][0][1:] == [line_in_steps("tf.exp("), "softmax"]
 
 
-@pytest.mark.slow
 def test_a_step_of_a_loop_in_eager_code_again(steps: Steps) -> None:
     found, done = steps.redo("minimize", script("eager", epochs=2), 2)
     assert done.returncode == 0, done.stderr
@@ -190,7 +187,6 @@ def test_a_step_of_a_batch_that_was_put_together_by_hand_again(steps: Steps) -> 
     assert (found["samples"], found["smallest"]) == ([5], True)
 
 
-@pytest.mark.slow
 def test_a_step_whose_loop_chooses_the_batch_by_its_number_again(steps: Steps) -> None:
     found, done = steps.redo("explain", script("by_number", epochs=2), 4)
     assert done.returncode == 0, done.stderr
@@ -199,7 +195,6 @@ def test_a_step_whose_loop_chooses_the_batch_by_its_number_again(steps: Steps) -
     assert found["where"][0][1:] == [line_in_steps("tf.norm(inputs"), "distances"]
 
 
-@pytest.mark.slow
 def test_a_step_of_gradients_that_a_variable_sums_up_again(steps: Steps) -> None:
     found, done = steps.redo("explain", script("summed", epochs=2), 5)
     assert done.returncode == 0, done.stderr

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,8 @@ STEPS = {
     "ascent": 20,
     "scaler_fused": 32,
 }
-
-
+COMPILED = ("compiled", "compiled_whole")
+EAGER = tuple(name for name in STEPS if name not in COMPILED)
 CALLED_OTHERWISE = {"adversaries", "fused"}  # the model is, than with what the loader gave
 
 
@@ -54,35 +55,52 @@ def read(directory: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Sequence[str]], tuple[Path, Path]]:
+    """Runs trainings bare and captured, once for all tests."""
+
+    @cache
+    def make(names: Sequence[str]) -> tuple[Path, Path]:
+        bare, directory = map(tmp_path_factory.mktemp, ("bare", "skip"))
+        command = [sys.executable, SCRIPT, "bare,without", str(bare), *names]
+        subprocess.run(command, check=True, capture_output=True, timeout=2 * LIMIT)
+        options = ["--on-nan", "skip", "--max-snapshots", "100", "-o", "RUN"]
+        done = Reprokit(directory).run("run", *options, "--", sys.executable, SCRIPT, "whole", ".", *names)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("the step was not applied") == len(names), done.stderr
+        return bare, directory
+
+    return make
+
+
+@pytest.fixture
+def group(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """The trainings that are run together with the test's own: to import the compiler takes longer than all others."""
+    is_compiled = "name" in request.fixturenames and request.getfixturevalue("name") in COMPILED
+    return COMPILED if is_compiled else EAGER
+
+
+@pytest.fixture
+def bare(made: Callable[[Sequence[str]], tuple[Path, Path]], group: tuple[str, ...]) -> Path:
     """What the trainings write by themselves: just before the bad step, and at the end without it."""
-    directory = tmp_path_factory.mktemp("bare")
-    command = [sys.executable, SCRIPT, "bare,without", str(directory)]
-    subprocess.run(command, check=True, capture_output=True, timeout=2 * LIMIT)
-    return directory
+    return made(group)[0]
 
 
-@pytest.fixture(scope="module")
-def states(bare: Path) -> dict[str, Any]:
-    return read(bare / "bare")
+@pytest.fixture
+def states(bare: Path, name: str) -> dict[str, Any]:
+    return {name: torch.load(bare / "bare" / f"{name}.pt", weights_only=False)}
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def directory(made: Callable[[Sequence[str]], tuple[Path, Path]], group: tuple[str, ...]) -> Path:
     """Of a run in which every training had its bad step captured and left out."""
-    directory = tmp_path_factory.mktemp("skip")
-    options = ["--on-nan", "skip", "--max-snapshots", "100", "-o", "RUN"]
-    done = Reprokit(directory).run("run", *options, "--", sys.executable, SCRIPT, "whole", ".")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("the step was not applied") == len(STEPS), done.stderr
-    return directory
+    return made(group)[1]
 
 
 def snapshot_of(directory: Path, name: str) -> Snapshot:
     return load(directory / "RUN" / "snapshots" / f"step-{STEPS[name]:08d}")
 
 
-@pytest.fixture(params=sorted(STEPS))
+@pytest.fixture(params=[*sorted(EAGER), *(pytest.param(name, marks=pytest.mark.slow) for name in COMPILED)])
 def name(request: pytest.FixtureRequest) -> str:
     found: str = request.param
     return found
@@ -170,7 +188,7 @@ def test_batches_are_those_that_were_given(name: str, states: dict[str, Any], di
 def test_the_step_is_left_out(bare: Path, directory: Path) -> None:
     """Trainings that draw no random numbers go on as if they had never been given that batch."""
     whole, without = read(directory / "whole"), read(bare / "without")
-    assert whole.keys() == STEPS.keys()
+    assert whole.keys() == set(EAGER)
     for state in whole.values():
         assert all(bool(torch.isfinite(tensor).all()) for model in state["models"] for tensor in model.values())
     assert len(without) == 7
@@ -180,7 +198,7 @@ def test_the_step_is_left_out(bare: Path, directory: Path) -> None:
 
 
 def test_what_is_not_finite_is_named(directory: Path) -> None:
-    triggers = {one: snapshot_of(directory, one).header["trigger"] for one in STEPS}
+    triggers = {one: snapshot_of(directory, one).header["trigger"] for one in EAGER}
     assert triggers["plain"]["kind"] == "loss"
     assert triggers["plain"]["what"] == "nan"
     wanted = {"kind": "gradient", "name": "1.bias", "count": 1, "of": 3}
@@ -197,7 +215,7 @@ def test_what_is_not_finite_is_named(directory: Path) -> None:
 
 def test_losses_are_kept_and_the_header_is_as_its_schema_says(directory: Path) -> None:
     schema = json.loads((files("reprokit") / "schemas" / "snapshot.schema.json").read_text())
-    for one in STEPS:
+    for one in EAGER:
         jsonschema.validate(snapshot_of(directory, one).header, schema)
     assert numpy.isnan(snapshot_of(directory, "plain").losses[-1])
     assert numpy.isfinite(snapshot_of(directory, "foreach").losses[-1])

@@ -1,9 +1,10 @@
-"""Writes one file of each kind that TensorFlow and Keras write: DIRECTORY and what is to be different in them."""
+"""Writes a file of each kind of TensorFlow and Keras into DIRECTORY..., and other ones into DIRECTORY=changed."""
 
 from __future__ import annotations
 
 import os
 import sys
+import traceback
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
@@ -114,11 +115,10 @@ def write_schema(path: str) -> None:
             seen.add(message.full_name)
 
 
-def main() -> None:
-    write_schema(f"{sys.argv[1]}.schema")
-    os.makedirs(sys.argv[1], exist_ok=True)
-    os.chdir(sys.argv[1])
-    changed = sys.argv[2:] == ["changed"]
+def write(directory: str, changed: bool) -> None:
+    write_schema(f"{directory}.schema")
+    os.makedirs(directory, exist_ok=True)
+    os.chdir(directory)
     trained = model(changed)
     checkpoint(trained)
     tf.saved_model.save(Scaled(changed), "saved")
@@ -127,6 +127,25 @@ def main() -> None:
     events(changed)
     records(changed)
     sliced(changed)
+
+
+def main() -> None:
+    """Write each directory in a process of its own, forked after the import of TensorFlow, which starts no thread."""
+    for words in sys.argv[1:]:
+        directory, _, kind = words.partition("=")
+        process = os.fork()
+        if process == 0:
+            status = 1
+            try:
+                write(directory, kind == "changed")
+                status = 0
+            except Exception:
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(status)
+        if os.waitpid(process, 0)[1] != 0:
+            sys.exit(f"{words} was not written")
 
 
 if __name__ == "__main__":

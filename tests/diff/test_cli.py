@@ -20,6 +20,7 @@ from reprokit.core.errors import ArtifactDamaged, ArtifactNotReadable
 from reprokit.diff.formats import FORMATS
 from reprokit.diff.sources import FileSource
 from tests.diff import samples
+from tests.support import Reprokit
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "reprokit" / "schemas" / "diff.schema.json").read_text())
@@ -140,8 +141,7 @@ def test_a_file_that_is_cut_short_is_different_and_said_to_be_damaged(tmp_path: 
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "reprokit", "diff", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True)
+    return Reprokit(Path.cwd()).run("diff", *map(str, arguments))
 
 
 def test_what_cannot_be_compared_exits_with_2_and_one_line(sides: tuple[Path, Path], tmp_path: Path) -> None:

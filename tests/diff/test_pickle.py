@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.ensemble import RandomForestClassifier
 
 from reprokit.core.difference import Verdict
 from reprokit.core.errors import ArtifactDamaged
@@ -149,6 +148,8 @@ def test_the_order_of_a_dict_counts_and_that_of_a_set_does_not() -> None:
 
 
 def test_a_forest_has_readable_paths() -> None:
+    from sklearn.ensemble import RandomForestClassifier
+
     x = np.random.default_rng(1).random((40, 3))
     forest = RandomForestClassifier(n_estimators=2, random_state=1).fit(x, x[:, 0] > 0.5)
     left = dumped(forest)

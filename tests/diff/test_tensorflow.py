@@ -33,16 +33,16 @@ TF114 = os.environ.get("REPROKIT_TF114_PYTHON")
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same training's files from two processes, and those of another training."""
+    """A training's files, and those of another training."""
     root = tmp_path_factory.mktemp("tensorflow")
-    environment = {**os.environ, "PYTHONHASHSEED": "0", "CUDA_VISIBLE_DEVICES": ""}
-    runs = (["a"], ["b"], ["c", "changed"])
-    commands = [[sys.executable, str(SCRIPT), str(root / name), *more] for name, *more in runs]
-    processes = [subprocess.Popen(one, env=environment, stderr=subprocess.PIPE, stdout=-3) for one in commands]
-    for process in processes:
-        _, errors = process.communicate()
-        assert process.returncode == 0, errors.decode()[-3000:]
+    write(f"{root / 'a'}", f"{root / 'c'}=changed")
     return root
+
+
+def write(*directories: str) -> None:
+    environment = {**os.environ, "PYTHONHASHSEED": "0", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([sys.executable, str(SCRIPT), *directories], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def named(found: Difference) -> dict[str, str]:
@@ -51,6 +51,7 @@ def named(found: Difference) -> dict[str, str]:
 
 @pytest.mark.extended
 def test_two_processes_write_the_same_but_for_noise(written: Path) -> None:
+    write(f"{written / 'b'}")
     found = diff(written / "a", written / "b")
     assert named(found) == {}
     assert found.verdict is Verdict.IDENTICAL

@@ -291,10 +291,10 @@ def test_a_gate_fails_unless_the_resumed_training_is_exact(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("kind", "fact", "name", "missing"),
     [
-        ("files", "outputs", "best-10.pt", "best"),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in [
+                ("files", "outputs", "best-10.pt", "best"),
                 ("average", "outputs", "final.pt", "average.copied"),
                 ("deque", "console", "stdout", "recent"),
                 ("closure", "console", "stdout", "add"),

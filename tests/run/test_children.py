@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.interpreters import interpreter
-from tests.support import LIMIT, Reprokit
+from tests.support import LIMIT, Reprokit, rest_slow
 
 TRAININGS = Path(__file__).parent.parent / "trainings"
 TRAINING, ALIKE = (str(TRAININGS / name) for name in ("started_helpers.py", "alike_helpers.py"))
@@ -37,7 +37,7 @@ def compare(reprokit: Reprokit, command: list[str], way: str) -> None:
     assert not set(drawn(again.stdout).values()) & set(drawn(recorded.stdout).values())
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", rest_slow(WAYS))
 def test_helpers(reprokit: Reprokit, way: str) -> None:
     compare(reprokit, [sys.executable], way)
 
@@ -167,7 +167,7 @@ def test_alike_helpers_of_other_pythons(reprokit: Reprokit, version: str) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", [pytest.param("3.10", marks=pytest.mark.extended), "3.13"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", rest_slow(WAYS))
 def test_helpers_of_other_pythons(reprokit: Reprokit, version: str, way: str) -> None:
     path = interpreter(version)
     if path is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import runpy
 import shlex
@@ -38,9 +37,7 @@ LEAVES = {path: context for path, context in ALL.items() if not isinstance(conte
 
 @pytest.mark.parametrize("path", ALL)
 def test_help_is_short_american_and_whole(path: str) -> None:
-    done = subprocess.run(
-        [COMMAND, *path.split()[1:], "--help"], env={**os.environ, "COLUMNS": "80"}, capture_output=True, text=True
-    )
+    done = Reprokit(Path("/")).run(*path.split()[1:], "--help", environment={"COLUMNS": "80"})
     assert done.returncode == 0
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
     assert not re.search(r"[a-z]\.\.\.$", done.stdout, re.MULTILINE), "a text that did not fit was cut"
@@ -79,8 +76,8 @@ def test_an_option_means_the_same_in_every_command() -> None:
 
 @pytest.mark.parametrize("path", sorted(ALL.keys() - LEAVES.keys()))
 def test_groups_alone_show_their_help(path: str) -> None:
-    alone = subprocess.run([COMMAND, *path.split()[1:]], capture_output=True, text=True)
-    asked = subprocess.run([COMMAND, *path.split()[1:], "--help"], capture_output=True, text=True)
+    alone = Reprokit(Path("/")).run(*path.split()[1:])
+    asked = Reprokit(Path("/")).run(*path.split()[1:], "--help")
     assert (alone.returncode, alone.stdout, alone.stderr) == (0, asked.stdout, "")
 
 

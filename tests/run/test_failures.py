@@ -146,7 +146,7 @@ def test_an_environment_that_the_system_refuses_is_said(reprokit: Reprokit) -> N
     assert done.returncode == 0
     # One string of 128 KiB is what the kernel takes; reprokit's own environment must not be the reason.
     with pytest.raises(OSError, match="Argument list too long"):
-        reprokit.record("true", "x" * (1 << 18))
+        reprokit.start("record", "--", "true", "x" * (1 << 18))
 
 
 def test_the_host_facts_are_there(reprokit: Reprokit) -> None:

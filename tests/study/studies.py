@@ -12,7 +12,7 @@ from pathlib import Path
 
 from reprokit.study import store
 from reprokit.study.results import RunResult
-from tests.support import COMMAND, LIMIT, training_text
+from tests.support import COMMAND, LIMIT, Reprokit, training_text
 
 PYTHON = sys.executable
 OUT = "out"
@@ -34,7 +34,7 @@ def words(directory: Path, *options: str) -> list[str]:
 
 def run(directory: Path, *options: str, status: int = 0) -> str:
     """Run the study; what it said on stderr."""
-    done = subprocess.run(words(directory, *options), cwd=directory, capture_output=True, text=True)
+    done = Reprokit(directory).run(*words(directory, *options)[1:])
     assert done.returncode == status, done.stderr
     assert done.stdout == ""
     return done.stderr

@@ -20,6 +20,7 @@ from reprokit.model.outputs import OutputFile
 from reprokit.model.run import FAILED, NO_END, RUNNING, Fidelity, ProfileFacts
 from reprokit.model.states import ON, Switch, Uncovered, not_loaded, off
 from reprokit.run_files import rundir
+from tests.support import Reprokit
 
 from .runs import Building, digest, float32, recording, replayed, training
 
@@ -30,8 +31,7 @@ SPELT_OUT = r"\x1b]0;owned\x07[bold red]x[/bold red]\u202e\u2028\x0a\x9b31m"
 
 def reprokit(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run the command in a pipe."""
-    command = [sys.executable, "-m", "reprokit", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, encoding="utf-8")
+    return Reprokit(cwd or Path.cwd()).run(*map(str, arguments))
 
 
 def on_terminal(*arguments: str | Path) -> str:

@@ -1,0 +1,38 @@
+"""make lint needs no framework: who changes a text waits for none to be installed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from reprokit.core import toml_text
+
+ROOT = Path(__file__).parents[2]
+PROJECT = toml_text.loads((ROOT / "pyproject.toml").read_text())["project"]
+FRAMEWORKS = {"torch", "tensorflow", "keras", "xgboost", "xgboost-cpu", "lightgbm", "jax", "scikit-learn", "scipy"}
+
+
+def installed_with(extra: str) -> Iterator[str]:
+    """The names of the packages of an extra, and of those that it names."""
+    for requirement in PROJECT["optional-dependencies"][extra]:
+        found = re.match(r"([\w.-]+)(?:\[([\w,]+)\])?", requirement)
+        assert found is not None
+        if found[1] == PROJECT["name"]:
+            for other in found[2].split(","):
+                yield from installed_with(other)
+        else:
+            yield found[1]
+
+
+def test_style_and_types_are_checked_without_a_framework() -> None:
+    assert set(installed_with("test")) >= FRAMEWORKS - {"keras", "xgboost", "scipy"}
+    assert {"mypy", "ruff"} <= set(installed_with("lint"))
+    assert not FRAMEWORKS & set(installed_with("lint"))
+
+
+def test_make_lint_does_not_install_what_the_tests_need() -> None:
+    rule = re.search(r"^\$\(VENV\)/\.lint:(.*)\n\t(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert rule is not None
+    assert rule[1].split() == ["$(VENV)/.installed"]
+    assert "'.[lint]'" in rule[2]
