@@ -40,11 +40,20 @@ def test_the_oldest_python_reads_every_file_of_the_agent() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_every_part_of_the_agent_is_compiled_each_time_so_that_addresses_are_equal() -> None:
-    parts = {file.parent.name for file in (ROOT / "reprokit/agent").glob("*/__init__.py")}
-    assert "questions" in parts
-    text = (BOOTSTRAP / "sitecustomize.py").read_text()
-    assert [part for part in sorted(parts) if f'"{part}",' not in text] == []
+ROOMS = """
+import importlib, sys
+for name in sys.argv[1:]:
+    importlib.import_module("_reprokit_agent." + name)
+print({type(module.__loader__).__name__ for name, module in sys.modules.items() if "_reprokit_agent" in name})
+"""
+
+
+def test_every_room_of_the_agent_is_compiled_each_time_so_that_addresses_are_equal(any_training: Training) -> None:
+    agent = ROOT / "reprokit/agent"
+    rooms = [".".join(file.parent.relative_to(agent).parts) for file in agent.glob("*/**/__init__.py")]
+    assert "questions" in rooms
+    outcome = any_training.run(ROOMS, *rooms)
+    assert (outcome.status, outcome.output, outcome.errors) == (0, "{'_Loader'}\n", "")
 
 
 def test_a_feature_that_fails_to_start_leaves_the_plan_and_the_other_features_alone(training: Training) -> None:

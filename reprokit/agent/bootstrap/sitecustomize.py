@@ -28,27 +28,17 @@ try:
             def get_code(self, fullname):  # type: ignore[no-untyped-def]
                 return self.source_to_code(self.get_data(self.path), self.path)
 
+        class _Finder(_FileFinder):
+            """Finds modules for _Loader, also in the folders of the packages that it finds."""
+
+            def find_spec(self, fullname, target=None):  # type: ignore[no-untyped-def]
+                spec = super().find_spec(fullname, target)
+                for place in [] if spec is None else spec.submodule_search_locations or []:
+                    sys.path_importer_cache[place] = _Finder(place, (_Loader, [".py"]))
+                return spec
+
         _package = os.path.dirname(_own_directory)
-        _parts = (
-            "capture",
-            "core",
-            "events",
-            "frameworks",
-            "listeners",
-            "operators",
-            "orders",
-            "patches",
-            "predictions",
-            "pytorch",
-            "questions",
-            "seeds",
-            "state",
-            "surroundings",
-            "tensorflow",
-            "tensors",
-        )
-        for _place in [_package] + [os.path.join(_package, _part) for _part in _parts]:
-            sys.path_importer_cache[_place] = _FileFinder(_place, (_Loader, [".py"]))
+        sys.path_importer_cache[_package] = _Finder(_package, (_Loader, [".py"]))
         _loader = _Loader("_reprokit_agent", os.path.join(_package, "__init__.py"))
         _spec = _ModuleSpec("_reprokit_agent", _loader, origin=_loader.path, is_package=True)
         _spec.has_location = True
