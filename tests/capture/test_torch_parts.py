@@ -20,11 +20,10 @@ from reprokit.agent.capture.torch_batches import (
     SampleSelection,
     SavedBatch,
     StepBatches,
-    leaf,
     loop_iterations,
     samples_by_iteration,
 )
-from reprokit.agent.capture.torch_state import SnapshotReader, SnapshotTensors
+from reprokit.agent.capture.torch_state import SnapshotReader, SnapshotTensors, leaf
 from reprokit.agent.capture.torch_trials import step_outcome
 from reprokit.agent.capture.trees import MAX_NODES, pack, unpack
 
