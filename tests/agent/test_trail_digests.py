@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from reprokit.agent.core.trail_library import Library
+from reprokit.agent.operators import device_digests
+from reprokit.agent.operators.device_digests import DeviceSums, PendingDigest
 from reprokit.agent.pytorch import devices
 from reprokit.agent.pytorch.content_digests import PytorchContents
 from reprokit.agent.pytorch.generators import DefaultGenerator
-from reprokit.agent.tensors import device_digests
-from reprokit.agent.tensors.device_digests import DeviceSums, PendingDigest
 from reprokit.core.native import trail_path
 from tests import trails
 from tests.interpreters import ROOT

@@ -16,8 +16,8 @@ from ..tensorflow import private_api
 from ..tensorflow.function_runs import FunctionRun, attributes_of, count_outputs, flat, function_names
 from ..tensorflow.operator_doors import EagerCall, OperatorDoors, frames_of_caller
 from ..tensorflow.tensors import view
-from ..tensors.array_digests import ArrayCalls, copied_parts, description, signature, stable_value
 from . import tensorflow_graphs as graphs
+from .array_digests import ArrayCalls, copied_parts, description, signature, stable_value
 from .operator_log import DRAWS, NO_OUTPUTS, NOT_LOGGED, UNREAD, CallLog
 
 TYPE_CHECKING = False

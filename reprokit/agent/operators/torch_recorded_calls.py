@@ -15,7 +15,7 @@ from ..pytorch.content_digests import MAX_SALTS, PytorchContents
 from ..pytorch.dispatch_modes import DispatchModes
 from ..pytorch.series import size_of
 from ..pytorch.tensors import dtype_name
-from ..tensors.device_digests import DeviceSums, PendingDigest
+from .device_digests import DeviceSums, PendingDigest
 from .operator_log import DRAWS, NO_OUTPUTS, NOT_LOGGED, UNREAD, CallLog
 from .torch_calls import Operator, passed_on
 from .torch_confirm import COMPILED
