@@ -18,7 +18,7 @@ DEMO := .demo/$(FRAMEWORK)
 PIP_FLAGS := --quiet --quiet --disable-pip-version-check --no-warn-script-location
 BUILD_TOOLS := 'setuptools>=77' 'cffi>=1.15' wheel
 
-NATIVE := $(wildcard native/*.[ch] native/supervisor/*.[ch] native/artifacts/*.[ch] native/trail/*.[ch] native/python/*.c native/loader/*.c) CMakeLists.txt
+NATIVE := $(wildcard native/*.[ch] native/*/*.[ch] native/shim/*/*.[ch]) CMakeLists.txt
 BUILD := setup.py pyproject.toml reprokit/core/version.py $(NATIVE) $(wildcard profiles/*)
 
 # TensorFlow 1.14 is the last thing that needs CPython 3.7: from PATH, or the newest that pyenv has.
@@ -103,10 +103,11 @@ compatibility: $(VENV)/.test .venv-mpi/mpi4py/setup.py ## Run tests of CPython, 
 	@nice $(BIN)/python -m tests.compatibility $(SUITES)
 
 .PHONY: lint
-lint: $(VENV)/.lint ## Check style and types, and print the sizes beside their budgets
+lint: $(VENV)/.lint ## Check style, types, the walls between the rooms, and their sizes
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache >build/imports.txt || { cat build/imports.txt; exit 1; }
 	@$(BIN)/clang-format --dry-run --Werror $(filter-out CMakeLists.txt,$(NATIVE))
 	@$(BIN)/codespell -D - -D tests/docs/words.txt README.md CONTRIBUTING.md SECURITY.md profiles/README.md docs .github
 	@$(BIN)/codespell --builtin en-GB_to_en-US --skip '*/_shim/*,*.wandb,*.pkl' reprokit native tests benchmarks examples profiles

@@ -19,7 +19,8 @@ from benchmarks.measure import REPROKIT, in_turn, scratch, show
 DEPTH = 6
 PROCESSES = sum(4**depth for depth in range(DEPTH + 1))
 SOURCES = 100  # files of the smaller C project
-SHIM = sorted((Path(__file__).parent.parent / "native").glob("*.[ch]"))
+NATIVE = Path(__file__).parent.parent / "native"
+SHIM = sorted(path for part in ("*", "recorder/*", "shim/**/*") for path in NATIVE.glob(f"{part}.[ch]"))
 FILES, ROUNDS = 1000, 10
 READ = f"""
 import time
@@ -45,12 +46,12 @@ double part%d(const double *numbers, int count) {
     return strtod(text, NULL) + (double)strlen(text);
 }
 """
-MAKEFILE = """OBJECTS = $(patsubst %.c,%.o,$(wildcard *.c))
-CFLAGS = -O2 -fPIC -std=gnu11 -D_GNU_SOURCE
+MAKEFILE = """OBJECTS = $(patsubst %.c,%.o,$(wildcard *.c */*.c */*/*.c))
+CFLAGS = -O2 -fPIC -std=gnu11 -D_GNU_SOURCE -I.
 all.so: $(OBJECTS)
 	$(CC) -shared -o $@ $^
 clean:
-	rm -f all.so *.o
+	rm -f all.so $(OBJECTS)
 """
 
 Side = Callable[[], tuple[float, float]]
@@ -138,7 +139,9 @@ def _small_files(project: Path) -> None:
 
 def _shim(project: Path) -> None:
     for file in SHIM:
-        shutil.copy(file, project)
+        place = project / file.relative_to(NATIVE)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, place)
 
 
 def make(runs: int) -> None:

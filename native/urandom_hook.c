@@ -1,14 +1,14 @@
 /* urandom_hook.c - the shim: records the entropy that a program is given, and replays it.
  *
  * Loaded by LD_PRELOAD into every dynamically linked process of a run, it interposes the calls by
- * which entropy reaches a program on Linux. Each hook is a few lines over rk_fill (fill.c), which
+ * which entropy reaches a program on Linux. Each hook is a few lines over rk_fill (recorder/fill.c), which
  * appends the real call's bytes to a memory-mapped file (record.c) or answers from such a file
  * (replay.c). It changes no other bytes, and outside of a run it passes every call on.
  *
- * This file has the calls that are entropy by their name. Beside it: devices.c (/dev/urandom through
- * descriptors and streams), children.c (threads, fork, exec), identity.c (names of processes and
- * threads), written.c (names of files written), clock.c (time of day), pids.c (process ids),
- * start.c (the constructor).
+ * This file has the calls that are entropy by their name, and those that Python makes. Beside it:
+ * shim/sources/ (devices, the time of day, and what else differs from run to run), shim/identity/
+ * (names of processes and threads), shim/notes/ (files, modules and output), shim/start.c (the
+ * constructor). recorder/ is compiled into the supervisor too.
  *
  * Rules of the shim:
  *   - No Python.h. No malloc, no stdio and no lock that a fork can leave held inside a call whose libc
@@ -24,7 +24,15 @@
 #include <string.h>
 #include <sys/syscall.h>
 
-#include "hooks.h"
+#include "recorder/calls.h"
+#include "recorder/check.h"
+#include "recorder/fill.h"
+#include "recorder/host.h"
+#include "recorder/record.h"
+#include "recorder/system.h"
+#include "shim/hooks.h"
+#include "shim/identity/state.h"
+#include "shim/syscalls.h"
 
 /* ---- getrandom and its relatives ------------------------------------------------------------------- */
 
@@ -136,7 +144,7 @@ __attribute__((visibility("hidden"))) long rk_syscall_early(long number, long a,
 }
 
 /* In assembly, as the child of a syscall(SYS_clone, ...) returns on another stack: all numbers but getrandom's, and
- * those in rk_diverted (clock.c), are a jump to libc without a frame of the shim. */
+ * those in rk_diverted (syscalls.c), are a jump to libc without a frame of the shim. */
 #if defined(__x86_64__)
 __asm__(".text\n.globl syscall\n.type syscall, @function\n"
         "syscall:\n"
@@ -250,4 +258,35 @@ RK_EXPORT uint64_t rk_thread_local_new64(void) {
     }
     thread->last_id = rk_check(&thread->last_id, sizeof(thread->last_id), 0);
     return thread->last_id;
+}
+
+/* ---- what Python calls -------------------------------------------------------------------------------------- */
+
+RK_EXPORT uint32_t reprokit_abi(void) { return RK_ABI; }
+
+static int copy_name(char *text, uint64_t size, const char *name) {
+    if (size) rk_append(text, size, 0, name ? name : "");
+    return name != NULL;
+}
+
+RK_EXPORT int reprokit_process_identity(char *text, uint64_t size) {
+    if (!rk_active()) return copy_name(text, size, NULL);
+    rk_process_check();
+    return copy_name(text, size, rk_identity);
+}
+
+RK_EXPORT int reprokit_thread_identity(char *text, uint64_t size) {
+    if (!rk_active()) return copy_name(text, size, NULL);
+    rk_process_check();
+    return copy_name(text, size, rk_thread_check()->identity);
+}
+
+/* Returns a hash that is never 0 of a text, and 0 without one. */
+static uint32_t hash_or_zero(const char *text) { return text ? (uint32_t)rk_check(text, strlen(text), 0) | 1 : 0; }
+
+RK_EXPORT void reprokit_call_site(const char *lines, const char *files, const char *sources) {
+    if (!rk_active()) return;
+    rk_process_check();
+    rk_thread_check()->place = (struct rk_call_site){
+        .lines = hash_or_zero(lines), .files = hash_or_zero(files), .sources = hash_or_zero(sources)};
 }

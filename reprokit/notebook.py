@@ -90,7 +90,7 @@ def verify(left: str | Path, right: str | Path) -> View:
 
 def tensors(run: str | Path = "last") -> View:
     """Return the tensors that a run saved, with histograms of their values over the steps."""
-    from reprokit.evidence.report.histograms import histogram_drawing, histograms_of
+    from reprokit.evidence.report.sections.histograms import histogram_drawing, histograms_of
     from reprokit.run_files.rundir import RunDirectory
     from reprokit.saved_tensors.summary import document, row
     from reprokit.saved_tensors.trial import TensorTrial

@@ -4,7 +4,7 @@
  * All functions work on the caller's memory: no allocation, no files, no globals. Equal bytes cost a memcmp; only
  * elements that differ are decoded. Elements need not be aligned.
  */
-#include "compare.h"
+#include "artifacts/compare.h"
 
 #include <math.h>
 #include <string.h>

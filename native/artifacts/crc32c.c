@@ -3,7 +3,7 @@
  * eight tables. The instruction has a latency of three cycles and a throughput of one per cycle, so three stretches are
  * summed in parallel.
  */
-#include "compare.h"
+#include "artifacts/compare.h"
 
 #include <stddef.h>
 #include <string.h>

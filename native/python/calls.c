@@ -1,7 +1,7 @@
 /* calls.c - reads what the log of operator calls needs at each call: the stack, and digests of values. */
 #include <dlfcn.h>
 
-#include "step.h"
+#include "python/step.h"
 
 #define MAX_FRAMES 200 /* MAX_DEPTH of reprokit/agent/operators/torch_places.py */
 

@@ -2,7 +2,7 @@
  * which rows of a gradient hold a value other than zero. */
 #include <string.h>
 
-#include "step.h"
+#include "python/step.h"
 
 /* The agent's description of the buffer: its address, the number of appends, and the sizes of its two areas. */
 struct ledger_area {

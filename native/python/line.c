@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "step.h"
+#include "python/step.h"
 
 #define DIGITS  17
 #define DECIMAL 48  /* maximum bytes of a decimal */

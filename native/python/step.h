@@ -8,8 +8,6 @@
 #include <Python.h>
 #include <stdbool.h>
 
-#include "../trail/trail.h"
-
 #define NAMES(NAME)                      \
     NAME(grad, "grad")                   \
     NAME(is_cpu, "is_cpu")               \
@@ -66,6 +64,12 @@ uint64_t rkp_bytes_in_order(const struct dl_tensor *tensor); /* UINT64_MAX if it
 bool rkp_is_negative(PyObject *tensor);
 /* Finds a tensor's bytes by its attributes; UNKNOWN if it is not contiguous in this process's memory. */
 enum answer rkp_ask(PyObject *tensor, uint64_t *address, uint64_t *bytes);
+
+/* tensors.c */
+PyObject *rkp_use_exchange(PyObject *module, PyObject *plain);
+PyObject *rkp_are_finite(PyObject *module, PyObject *arguments);
+PyObject *rkp_loss_number(PyObject *module, PyObject *tensor);
+PyObject *rkp_bytes_of(PyObject *module, PyObject *tensor);
 
 /* calls.c */
 void rkp_find_frame_functions(void);

@@ -1,7 +1,9 @@
 /* trail.c - writes a step of the trail by one call from Python. */
 #include <string.h>
 
-#include "step.h"
+#include "python/step.h"
+#include "trail/digest.h"
+#include "trail/trail.h"
 
 #define MAX_AXES    16
 #define MAX_TENSORS 8 /* maximum tensors of a batch that are folded one by one */

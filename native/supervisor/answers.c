@@ -11,7 +11,10 @@
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 
-#include "supervisor.h"
+#include "recorder/calls.h"
+#include "recorder/plan.h"
+#include "recorder/system.h"
+#include "supervisor/supervisor.h"
 
 #define PIECE        (1u << 20)
 #define KNOWN_FLAGS  7u /* GRND_NONBLOCK, GRND_RANDOM, GRND_INSECURE */

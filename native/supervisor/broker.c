@@ -11,7 +11,15 @@
 #include <string.h>
 #include <sys/syscall.h>
 
-#include "supervisor.h"
+#include "recorder/calls.h"
+#include "recorder/chacha20.h"
+#include "recorder/check.h"
+#include "recorder/compiler.h"
+#include "recorder/plan.h"
+#include "recorder/pool.h"
+#include "recorder/reach.h"
+#include "recorder/system.h"
+#include "supervisor/supervisor.h"
 
 #define PATH (RK_RUN_PATH + 128)
 

@@ -1,7 +1,7 @@
 /* context.c - lets the shim's recorder and replayer work for another process.
  *
- * fill.c, record.c, replay.c and what they need are the shim's files, compiled a second time. A few variables define
- * "this process" and "this thread" for them; they are set here before each request.
+ * It is the host of the files of recorder/, which are compiled a second time here. The variables and calls of
+ * recorder/host.h tell them what "this process" and "this thread" are; they are set before each request.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -14,7 +14,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "supervisor.h"
+#include "recorder/calls.h"
+#include "recorder/fill.h"
+#include "recorder/host.h"
+#include "recorder/site.h"
+#include "recorder/system.h"
+#include "supervisor/supervisor.h"
 
 #define FIRST_ADDRESS UINT64_C(0x2e0000000000)
 #define SLOTS         1024
@@ -27,7 +32,6 @@
 int rk_state = RK_STATE_ON;
 struct rk_process *rk_process;
 char rk_identity[RK_IDENTITY];
-uint32_t rk_generation;
 
 static struct rk_thread *current_thread;
 static struct program *current_program;
@@ -38,6 +42,7 @@ static uint64_t slots[SLOTS / 64];
 bool rk_start(void) { return false; }
 void rk_process_check(void) {}
 struct rk_thread *rk_thread_check(void) { return current_thread; }
+void rk_calendar_repair(struct rk_thread *thread) { (void)thread; } /* it reads no clock */
 
 /* Ends a strict replay: the reason is in the run directory, and the request is never answered. */
 void rk_end(int status) { longjmp(stopping, status); }

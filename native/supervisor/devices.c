@@ -11,7 +11,9 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
-#include "supervisor.h"
+#include "recorder/calls.h"
+#include "recorder/system.h"
+#include "supervisor/supervisor.h"
 
 #define PAGE    4096
 #define AT_ONCE 16 /* pages per event, before other requests are answered */

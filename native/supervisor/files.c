@@ -10,8 +10,11 @@
 #include <string.h>
 #include <sys/syscall.h>
 
-#include "../names.h"
-#include "supervisor.h"
+#include "recorder/found.h"
+#include "recorder/names.h"
+#include "recorder/plan.h"
+#include "recorder/system.h"
+#include "supervisor/supervisor.h"
 
 #define WHOLE (PATH_MAX + 64)
 

@@ -2,13 +2,21 @@
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-#include "supervisor.h"
+#include "recorder/calls.h"
+#include "recorder/chacha20.h"
+#include "recorder/check.h"
+#include "recorder/compiler.h"
+#include "recorder/plan.h"
+#include "recorder/system.h"
+#include "recorder/vdso.h"
+#include "supervisor/supervisor.h"
 
 #define PARTS       64
 #define ENVIRONMENT (4u << 20)  /* maximum bytes that are read */

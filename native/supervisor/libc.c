@@ -11,7 +11,9 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-#include "supervisor.h"
+#include "recorder/calls.h"
+#include "recorder/system.h"
+#include "supervisor/supervisor.h"
 
 #define MAPS       (64u << 10) /* bytes that are read: a program that starts has few mappings */
 #define PIECE      (64u << 10)

@@ -6,7 +6,9 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
-#include "supervisor.h"
+#include "recorder/calls.h"
+#include "recorder/system.h"
+#include "supervisor/supervisor.h"
 
 #define PAGE UINT64_C(4096)
 

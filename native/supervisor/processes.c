@@ -13,7 +13,13 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-#include "supervisor.h"
+#include "recorder/calls.h"
+#include "recorder/check.h"
+#include "recorder/compiler.h"
+#include "recorder/lost.h"
+#include "recorder/replay.h"
+#include "recorder/system.h"
+#include "supervisor/supervisor.h"
 
 #define BUCKETS 4096
 #define DEPTH   64    /* maximum ancestors without a request that are added */

@@ -16,7 +16,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "supervisor.h"
+#include "recorder/calls.h"
+#include "recorder/plan.h"
+#include "recorder/system.h"
+#include "supervisor/supervisor.h"
 
 #ifndef SYS_close_range
 #define SYS_close_range 436

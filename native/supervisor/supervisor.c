@@ -14,7 +14,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -23,59 +22,32 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "supervisor.h"
+#include "recorder/compiler.h"
+#include "recorder/plan.h"
+#include "recorder/system.h"
+#include "supervisor/supervisor.h"
 
 #ifndef SECCOMP_IOCTL_NOTIF_SET_FLAGS
 #define SECCOMP_IOCTL_NOTIF_SET_FLAGS      SECCOMP_IOW(4, __u64)
 #define SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP 1
 #endif
 
-#define WAKE       SIGURG /* sent to the receiving thread; ignored if it comes from elsewhere */
-#define MANY_IDS   32768  /* more processes than are created between two ticks of the clock */
-#define NANOSECOND UINT64_C(1000000000)
+#define WAKE SIGURG /* sent to the receiving thread; ignored if it comes from elsewhere */
 
-int rk_listener = -1;
-int rk_events = -1;
-
-static struct shared *shared;
 static pthread_t receiver, watcher;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool receiver_waits; /* the receiver waits for the lock, and a program with it */
 static bool is_running, has_no_new_privs, ended;
-static bool are_ids_reused; /* process ids are reused within a tick of the clock */
 static int stop_event = -1, alive = -1;
-static char notice[1024];
 static struct watch ending;
 static struct sigaction before_wake;
 
 /* ---- one request ---------------------------------------------------------------------------------------- */
 
-/* Returns the last tick of a clock that is cheap to read. */
-static uint64_t current_tick(void) {
-    static uint64_t count;
-    struct timespec time;
-    if (are_ids_reused || clock_gettime(CLOCK_MONOTONIC_COARSE, &time) != 0) return ++count;
-    return (uint64_t)time.tv_sec * NANOSECOND + (uint64_t)time.tv_nsec;
-}
-
-static uint64_t requests_let_go(void) { return __atomic_load_n(&shared->let_go, __ATOMIC_ACQUIRE); }
-
-/* seccomp_unotify(2) */
-bool rk_is_waiting(const struct request *request) {
-    return ioctl(rk_listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &request->id) == 0;
-}
-
-/* Skips the check if only the program's end or the standby can have ended the request, and it was received within the
- * current tick. */
-bool rk_is_pending(const struct request *request) {
-    bool is_certain = rk_is_uninterrupted && !request->in_doubt && request->let_go == requests_let_go();
-    return (is_certain && request->tick == current_tick()) || rk_is_waiting(request);
-}
-
 /* Marks all processes if the standby let requests continue: one may have been an exec. */
 static void check_standby(void) {
     static uint64_t last;
-    uint64_t count = requests_let_go();
+    uint64_t count = rk_requests_let_go();
     if (RK_UNLIKELY(count != last)) rk_may_have_executed();
     last = count;
 }
@@ -112,14 +84,14 @@ static void send_answer(uint64_t id, struct answer answer) {
 }
 
 static void answer(struct request *request) {
-    __atomic_store_n(&shared->received, request->id, __ATOMIC_RELEASE);
+    __atomic_store_n(&rk_shared->received, request->id, __ATOMIC_RELEASE);
     __atomic_store_n(&receiver_waits, true, __ATOMIC_RELEASE);
     pthread_mutex_lock(&lock);
     __atomic_store_n(&receiver_waits, false, __ATOMIC_RELEASE);
     if (ended && request->number == SYS_getrandom) rk_note_fresh();
     send_answer(request->id, ended ? (struct answer){.go_on = true} : answer_to(request));
     pthread_mutex_unlock(&lock);
-    __atomic_store_n(&shared->answered, request->id, __ATOMIC_RELEASE);
+    __atomic_store_n(&rk_shared->answered, request->id, __ATOMIC_RELEASE);
 }
 
 static bool has_programs(void) {
@@ -133,13 +105,13 @@ static bool receive(void) {
         struct seccomp_notif message;
         char room[512];
     } notification;
-    uint64_t let_go = requests_let_go();
+    uint64_t let_go = rk_requests_let_go();
     memset(&notification, 0, sizeof(notification));
     if (ioctl(rk_listener, SECCOMP_IOCTL_NOTIF_RECV, &notification.message) != 0)
         return errno == EINTR || (errno == ENOENT && has_programs());
     const struct seccomp_notif *received = &notification.message;
     struct request request = {.id = received->id,
-                              .tick = current_tick(),
+                              .tick = rk_current_tick(),
                               .let_go = let_go,
                               .thread = (int)received->pid,
                               .number = received->data.nr,
@@ -150,17 +122,6 @@ static bool receive(void) {
 }
 
 /* ---- the threads --------------------------------------------------------------------------------------------- */
-
-void rk_watch(int fd, struct watch *watch, uint32_t events) {
-    struct epoll_event event = {.events = events, .data.ptr = watch};
-    epoll_ctl(rk_events, EPOLL_CTL_ADD, fd, &event);
-}
-
-/* Removes the descriptor explicitly: a child that the launcher is starting may hold a duplicate. */
-void rk_close_watched(int fd) {
-    epoll_ctl(rk_events, EPOLL_CTL_DEL, fd, NULL);
-    rk_close(fd);
-}
 
 static bool has_ended(void) { return __atomic_load_n(&ended, __ATOMIC_ACQUIRE); }
 
@@ -188,12 +149,6 @@ static void *watch_all(void *unused) {
     while (!has_ended())
         if (poll(&events, 1, -1) > 0) handle_event();
     return unused;
-}
-
-void rk_notice(const char *text) {
-    if (*notice) return;
-    rk_append(notice, sizeof(notice), 0, text);
-    rk_say(text);
 }
 
 /* ---- for the launcher ------------------------------------------------------------------------------------------ */
@@ -238,7 +193,7 @@ static int start_threads(void) {
 
 static int start_loop(void) {
     ended = false;
-    *notice = 0;
+    *rk_notice_text = 0;
     ending.ready = on_end;
     rk_events = epoll_create1(EPOLL_CLOEXEC);
     stop_event = eventfd(0, EFD_CLOEXEC);
@@ -247,21 +202,11 @@ static int start_loop(void) {
     return start_threads();
 }
 
-/* Returns whether process ids are few, as in a container, so that an ended process's id may be reused at once. */
-static bool find_id_reuse(void) {
-    char text[32] = "";
-    int fd = rk_open("/proc/sys/kernel/pid_max", O_RDONLY, 0);
-    if (fd < 0) return true;
-    long n = rk_call(SYS_read, fd, (long)text, sizeof(text) - 1, 0, 0, 0);
-    rk_close(fd);
-    return n <= 0 || strtol(text, NULL, 10) < MANY_IDS;
-}
-
 static int start_standby(void) {
     int ends[2];
-    shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (shared == MAP_FAILED || pipe2(ends, O_CLOEXEC) != 0) return -errno;
-    int error = rk_start_standby(rk_listener, shared, ends[0]);
+    rk_shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (rk_shared == MAP_FAILED || pipe2(ends, O_CLOEXEC) != 0) return -errno;
+    int error = rk_start_standby(rk_listener, rk_shared, ends[0]);
     close(ends[0]);
     alive = ends[1];
     return error;
@@ -273,7 +218,7 @@ RK_EXPORT int reprokit_supervise(const char *run, int listener, int no_new_privs
     if (rk_read_plan(run) != 0) return -EINVAL;
     rk_listener = listener;
     has_no_new_privs = no_new_privs;
-    are_ids_reused = find_id_reuse();
+    rk_find_id_reuse();
     ioctl(listener, SECCOMP_IOCTL_NOTIF_SET_FLAGS, at_once);
     int error = start_standby();
     if (!error) error = start_loop();
@@ -288,10 +233,10 @@ RK_EXPORT void reprokit_unsupervise(char *text, uint64_t size) {
     stop_receiving();
     rk_close_feeds();
     rk_forget_all();
-    rk_append(text, size, 0, notice);
+    rk_append(text, size, 0, rk_notice_text);
     int open[] = {stop_event, rk_events, rk_listener, alive};
     for (size_t i = 0; i < RK_LENGTH(open); i++) close(open[i]);
-    munmap(shared, 4096);
+    munmap(rk_shared, 4096);
     is_running = false;
 }
 

@@ -3,11 +3,15 @@
 #define REPROKIT_SUPERVISOR_H
 
 #include <linux/seccomp.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <sys/ioctl.h>
+#include <sys/types.h>
 
-#include "../internal.h"
+#include "recorder/state.h"
 
-#define RANGE (UINT64_C(32) << 30) /* of addresses, for the mappings of one program's file and profile */
+#define RK_SHIM "liburandom_hook.so" /* beside what LD_PRELOAD names */
+#define RANGE   (UINT64_C(32) << 30) /* of addresses, for the mappings of one program's file and profile */
 
 /* An event source of the event loop: the first member of the struct that it belongs to. */
 struct watch {
@@ -93,15 +97,23 @@ struct answer {
     bool go_on, sent;
 };
 
-/* ---- supervisor.c ------------------------------------------------------------------------------ */
+/* ---- filter.c ---------------------------------------------------------------------------------- */
 
-extern int rk_listener;
-extern int rk_events;            /* an epoll descriptor */
 extern bool rk_sees_exec;        /* if false, every request may come from another program than the previous one */
 extern bool rk_is_uninterrupted; /* only a SIGKILL ends a received request early */
+
+/* ---- listener.c -------------------------------------------------------------------------------- */
+
+extern int rk_listener;
+extern int rk_events; /* an epoll descriptor */
+extern struct shared *rk_shared;
+void rk_find_id_reuse(void);
+uint64_t rk_current_tick(void);
+uint64_t rk_requests_let_go(void);
 bool rk_is_waiting(const struct request *request); /* whether the program still waits */
 bool rk_is_pending(const struct request *request); /* faster, but may miss that the program was killed just now */
-void rk_notice(const char *text);                  /* shown once on stderr and in run.json */
+extern char rk_notice_text[1024];
+void rk_notice(const char *text); /* shown once on stderr and in run.json */
 void rk_watch(int fd, struct watch *watch, uint32_t events);
 void rk_close_watched(int fd);
 

@@ -1,7 +1,9 @@
 /* digest.c - sums of mixed words on a CPU: by AVX-512 or AVX2 if available, else word by word. */
 #include <string.h>
 
-#include "trail.h"
+#include "recorder/compiler.h"
+#include "trail/digest.h"
+#include "trail/trail.h"
 
 static uint64_t sum_of_words(const uint8_t *bytes, uint64_t words, uint64_t place) {
     uint64_t sum = 0, other = 0, i = 0, word[2];

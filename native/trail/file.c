@@ -7,14 +7,15 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#include "trail.h"
+#include "recorder/calls.h"
+#include "recorder/check.h"
+#include "recorder/reach.h"
+#include "recorder/system.h"
+#include "trail/trail.h"
 
 _Static_assert(sizeof(struct rkt_head) == 512, "the layout of a trail's head");
 _Static_assert(sizeof(struct rkt_chunk) == 64, "the layout of a chunk's head");
 _Static_assert(sizeof(struct rkt_record) == 88, "the layout of a step");
-
-/* Different from the shim's range, so that neither library displaces the other's mappings. */
-#define FIRST_MAPPING UINT64_C(0x2f0000000000)
 
 static void give_up(struct rkt_trail *trail, enum rk_reason reason, int error) {
     if (trail->head->gave_up) return;
@@ -102,7 +103,7 @@ static int link_under_free_name(struct rkt_trail *trail, const char *temporary, 
     }
 }
 
-static int make_file(struct rkt_trail *trail, const char *run, const char *identity) {
+int rkt_make_file(struct rkt_trail *trail, const char *run, const char *identity) {
     char directory[RK_RUN_PATH + 16], temporary[RK_RUN_PATH + 96];
     rk_append(directory, sizeof(directory), rk_append(directory, sizeof(directory), 0, run), "/trail");
     rk_call(SYS_mkdirat, AT_FDCWD, (long)directory, 0700, 0, 0, 0);
@@ -120,24 +121,8 @@ static int make_file(struct rkt_trail *trail, const char *run, const char *ident
     return error;
 }
 
-static struct rkt_trail *map_trail(void) {
-    return rk_map(sizeof(struct rkt_trail), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-}
-
-/* Opens a trail for this process; NULL if it cannot be written, with the reason in *error. */
-RK_EXPORT struct rkt_trail *reprokit_trail_open(const char *run, const char *identity, int *error) {
-    rk_map_next = FIRST_MAPPING;
-    struct rkt_trail *trail = map_trail();
-    *error = trail ? make_file(trail, run, identity) : ENOMEM;
-    if (trail) {
-        trail->room = RKT_ROOM;
-        trail->worker.work = rkt_digest_tensors;
-    }
-    return *error ? NULL : trail;
-}
-
 /* Removes unused room for steps from the end of the file. */
-static void trim(struct rkt_trail *trail, struct rkt_series *last) {
+void rkt_trim(struct rkt_trail *trail, struct rkt_series *last) {
     struct rkt_chunk *chunk = last ? last->steps : NULL;
     if (!chunk || last->end != trail->head->used) return;
     uint64_t spare = (chunk->count - (last->next - chunk->first)) * sizeof(struct rkt_record);
@@ -150,11 +135,3 @@ static void trim(struct rkt_trail *trail, struct rkt_series *last) {
     rk_call(SYS_ftruncate, fd, (long)trail->head->used, 0, 0, 0, 0);
     rk_close(fd);
 }
-
-/* Closes the trail and trims the last series that has steps. No other call may follow. */
-RK_EXPORT void reprokit_trail_close(struct rkt_trail *trail, struct rkt_series *last) {
-    rkt_stop(&trail->worker, &trail->lock);
-    trim(trail, last);
-}
-
-RK_EXPORT uint32_t reprokit_trail_abi(void) { return RKT_ABI; }

@@ -2,7 +2,9 @@
  *
  * It uses no arithmetic, so that rounding, flushing to zero and exception masks do not matter. Compilers can vectorize
  * the loops, which then run at memory speed. */
-#include "trail.h"
+#include "recorder/compiler.h"
+#include "trail/digest.h"
+#include "trail/trail.h"
 
 /* A number is not finite if its bits under the mask are `bits`. */
 struct format {

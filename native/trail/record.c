@@ -3,7 +3,11 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#include "trail.h"
+#include "recorder/check.h"
+#include "recorder/compiler.h"
+#include "recorder/system.h"
+#include "trail/digest.h"
+#include "trail/trail.h"
 
 #define FIRST_STEPS   64
 #define LARGEST_STEPS 16384

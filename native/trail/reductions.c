@@ -6,7 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "trail.h"
+#include "recorder/compiler.h"
+#include "trail/trail.h"
 
 #define LANES  16
 #define WIDTH  4   /* lanes of a vector, which compilers split for narrower processors */

@@ -12,7 +12,12 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#include "trail.h"
+#include "recorder/calls.h"
+#include "recorder/check.h"
+#include "recorder/compiler.h"
+#include "recorder/reach.h"
+#include "recorder/system.h"
+#include "trail/trail.h"
 
 #define SHARDS 1000000 /* limit of the digits in a name */
 #define BLOCK  4096u

@@ -6,8 +6,10 @@
 #ifndef REPROKIT_TRAIL_H
 #define REPROKIT_TRAIL_H
 
-#include "../internal.h"
-#include "digest.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "urandom_hook.h"
 
 #define RKT_ABI         9
 #define RKT_FORMAT      4
@@ -170,6 +172,8 @@ void reprokit_trail_reduce(const struct rkt_array *arrays, uint64_t count, uint3
 /* file.c: called with the trail's lock held */
 struct rkt_chunk *rkt_take(struct rkt_trail *trail, const struct rkt_chunk *head);
 void rkt_unmap(const struct rkt_chunk *chunk);
+int rkt_make_file(struct rkt_trail *trail, const char *run, const char *identity); /* 0, or an error */
+void rkt_trim(struct rkt_trail *trail, struct rkt_series *last);
 /* record.c */
 void rkt_digest_tensors(void *series);
 /* worker.c */

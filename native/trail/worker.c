@@ -11,7 +11,10 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#include "trail.h"
+#include "recorder/calls.h"
+#include "recorder/compiler.h"
+#include "recorder/system.h"
+#include "trail/trail.h"
 
 #define STACK (64u << 10)
 #define SPINS 200 /* a few microseconds, in which most waits are over */

@@ -1,19 +1,21 @@
-"""Starts the agent in a process: writes its first line, installs the import hook and handlers of fork and exit."""
+"""Starts the agent in a process: writes its first line, and starts the features of registry.py that apply to it."""
 
 from __future__ import annotations
 
 import atexit
 import os
 import sys
+from importlib import import_module
 
-from .core import import_hooks
-from .core.agent import KEPT, ORDERS, TRAINING, Agent
+from . import registry
+from .core.agent import ORDERS, TRAINING, Adapters, Agent
 from .core.journal import Journal
 from .core.launch_plan import read_plan
-from .frameworks import WATCHED
-from .orders.children import ChildOrders
-from .surroundings import directory_proxies, environ, import_listing
-from .surroundings.call_sites import CallSites
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
 
 FORMAT = 1
 MAX_PATH = 64  # entries of sys.path
@@ -21,68 +23,59 @@ MAX_PATH = 64  # entries of sys.path
 
 def start(run: str, identity: str) -> None:
     """Start the agent; errors become warnings, and the training goes on."""
+    features = [(Feature(f"{module}.start"), needed) for module, needed in registry.EACH_PROCESS]
+    for feature, _ in features:
+        feature.load()
     journal = Journal(run, identity.strip())
-    agent = Agent(run, journal)
-    sys.modules[__name__.rpartition(".")[0]].running = agent  # type: ignore[attr-defined]
+    agent = Agent(run, journal, Adapters(registry.WATCHED, registry.load))
+    sys.modules[__package__].running = agent  # type: ignore[attr-defined]
     journal.write("agent", _facts())
     atexit.register(agent.finish)
     os.register_at_fork(after_in_child=agent.forget)
-    agent.attempt(_follow_plan, agent)
-    sites = CallSites(agent)
-    agent.attempt(sites.watch)
-    if agent.keeps == KEPT:
-        agent.attempt(ChildOrders(agent).watch, sites.started)
-    agent.attempt(_watch, agent)
-    agent.attempt(_watch_reads, agent)
+    plan = agent.attempt(read_plan, run) or {}
+    agent.attempt(_leave_out, agent, plan)
+    _register(agent)
+    for key, module in registry.PLANNED.items():
+        if plan.get(key):
+            agent.attempt(Feature(f"{module}.start"), agent, plan[key])
+    for feature, needed in features:
+        if needed <= agent.keeps:
+            agent.attempt(feature, agent)
 
 
-def _follow_plan(agent: Agent) -> None:
-    """Start patches, observation and captures if the plan has their keys."""
-    plan = read_plan(agent.run)
-    if plan.get("patches"):
-        from . import patches
+class Feature:
+    """A feature's function at a place below this package, as MODULE.FUNCTION; imported with the first call."""
 
-        agent.attempt(patches.start, agent, plan["patches"])
-    if plan.get("profiling"):
-        from . import operators as observing
+    def __init__(self, place: str, *arguments: object) -> None:
+        self.__qualname__ = place  # for warnings
+        self._arguments = arguments
 
-        observing.start(agent, plan["profiling"])
-    if plan.get("question"):
-        from . import questions
+    def load(self) -> Callable[..., Any]:
+        """Import the function's module."""
+        module, _, name = self.__qualname__.rpartition(".")
+        function: Callable[..., Any] = getattr(import_module(f"{__package__}.{module}"), name)
+        return function
 
-        agent.attempt(questions.start, agent, plan["question"])
+    def __call__(self, *arguments: object) -> Any:
+        return self.load()(*self._arguments, *arguments)
+
+
+def _leave_out(agent: Agent, plan: Mapping[str, Any]) -> None:
+    """Note what the plan does not ask for, or what there is not."""
     left_out = {TRAINING: "quiet", ORDERS: "no_orders"}
     agent.keeps -= {kind for kind, key in left_out.items() if plan.get(key)}
     if plan.get("observed"):
         agent.journal.name_processes()  # as there is no shim to do it
-    if plan.get("capture"):
-        from . import capture
-
-        agent.attempt(capture.start, agent, plan["capture"])
 
 
-def _watch(agent: Agent) -> None:
-    adapted = WATCHED if TRAINING in agent.keeps else ()
-    watched = sorted(set(adapted).union(*[names for names, _ in agent.listeners]))
-    watcher = import_hooks.ImportWatcher(frozenset(watched), agent.loaded, agent.warn)
-    watcher.finding = agent.import_listeners
-    if agent.observer is not None:
-        watcher.importing = agent.observer.importing
-    sys.meta_path.insert(0, watcher)
-    sys.meta_path.append(import_hooks.FallbackFinder())
-    for name in watched:
-        module = sys.modules.get(name)
-        if module is not None:
-            agent.loaded(name, module)
-
-
-def _watch_reads(agent: Agent) -> None:
+def _register(agent: Agent) -> None:
+    """Register the features that the training loads as it comes to need them."""
+    for name, place in registry.SCRIPT.items():
+        setattr(agent, name, Feature(place, agent))
     if TRAINING not in agent.keeps:
         return
-    import_listing.watch(sys.modules["_frozen_importlib_external"].FileFinder)
-    recorder = directory_proxies.watch(agent)
-    os.register_at_fork(after_in_child=recorder.forget)
-    environ.watch(agent)
+    agent.listeners += [(modules, Feature(place, agent)) for modules, place in registry.MODULES]
+    agent.fact_writers += [(frozenset(modules), Feature(place, agent)) for modules, place in registry.LAST_FACTS]
 
 
 def _facts() -> dict[str, object]:

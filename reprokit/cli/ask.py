@@ -45,9 +45,9 @@ def command(
     replay must give again, or it is saved as not proved. Exit codes: 0 all is proved or was given again, 1 not all,
     2 failure.
     """
+    from reprokit.core.messages import say
     from reprokit.model.tensor_selection import selection_of_words
     from reprokit.run.interruption import Interrupted
-    from reprokit.run.messages import say
 
     selection = selection_of_words(tensors, steps, mode, reduce, tensor_buffer)
     try:

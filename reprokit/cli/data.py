@@ -24,9 +24,9 @@ def command() -> None:
 def check(path: str, as_json: bool) -> None:
     """Check every record of a data set.
 
-    PATH is a file, a directory or a URL such as s3://bucket/prefix. Compares each TFRecord with its CRC-32C, each page
-    of a Parquet file with its CRC-32, and reads the headers and the end of each tar archive (WebDataset), also where
-    these are compressed. Names file, record and byte of each bad one.
+    PATH is a file, a directory or a URL such as s3://bucket/prefix. Compares each TFRecord with its CRC-32C, reads each
+    page of a Parquet file (by pyarrow, with its CRC-32 if it has one), and reads the headers and the end of each tar
+    archive (WebDataset), also where these are compressed. Names file, record and byte of each bad one.
     Exits with 0 if none is bad, 1 if any is, 2 if that cannot be told.
     """
     from reprokit.diff import record_check

@@ -21,11 +21,11 @@ from reprokit.cli.options import flag, path_option
 from reprokit.cli.output import print_json, stdout_kept, write_whole
 from reprokit.cli.streams import ending_with
 from reprokit.core.errors import CannotWriteReport, ReprokitError, UsageError, refused_as
+from reprokit.core.messages import say
 from reprokit.core.printable import bounded
 from reprokit.gate.reports import Reports
 from reprokit.gate.results import NOT_CHECKED, PASSED, REQUIRED, TROUBLE, Case, GateVerdict, TrainingResult
 from reprokit.model.plan import name_of
-from reprokit.run.messages import say
 from reprokit.run_files import rundir
 
 if TYPE_CHECKING:
@@ -258,7 +258,8 @@ class Statements:
         """Write the statement about a pair, or say why it cannot be made."""
         from reprokit.evidence.attest import envelope
         from reprokit.evidence.attest.statement import statement
-        from reprokit.evidence.report.gather import Execution, gather
+        from reprokit.evidence.report.gather import gather
+        from reprokit.evidence.report.section import Execution
 
         paths = [Path(path) for path in judged.pairs[number - 1]]
         try:

@@ -33,10 +33,10 @@ def command(
     """
     import msgspec
 
+    from reprokit.core.messages import say
     from reprokit.questions import divergence_text
     from reprokit.questions.locate import LocateOptions, locate
     from reprokit.run.interruption import Interrupted, Interruption
-    from reprokit.run.messages import say
     from reprokit.run_files.home import recording_of
 
     if keep is not None and keep.exists():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from reprokit.core.difference import Role
 
 if TYPE_CHECKING:
-    from reprokit.verify.runs import Comparison
+    from reprokit.verify.comparison import Comparison
 
 # What a step finds when it begins: if the trail differs there first, no operator of the step is why.
 INPUTS = frozenset(["batch", "random state", "tensors", "parameters before"])

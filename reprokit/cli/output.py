@@ -72,7 +72,7 @@ def says_next() -> bool:
 
 def say_next(*words: str) -> None:
     """Print the usual next command, unless --quiet or a JSON document was asked for."""
-    from reprokit.run.messages import say
+    from reprokit.core.messages import say
 
     if says_next():
         say(f"next: {shlex.join(words)}")

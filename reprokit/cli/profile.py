@@ -75,7 +75,7 @@ def command(plan: Plan, as_json: bool) -> None:
 def _print_findings(path: Path, as_json: bool) -> None:
     """Print the findings; an error is reported, and the training's exit status passed on all the same."""
     from reprokit.core.errors import ReprokitError
-    from reprokit.run.messages import warn
+    from reprokit.core.messages import warn
 
     try:
         profiled = _findings(path)

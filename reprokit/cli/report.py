@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 STATEMENTS = ("test-result", "bitwise-rerun")
 FORMATS = ("text", "markdown", "html", "json", "cyclonedx", "model-card", *STATEMENTS)
 PRESENTERS = {  # imported when they are asked for: module and function
-    "html": ("html", "page"),
-    "markdown": ("markdown", "page"),
-    "model-card": ("markdown", "model_card"),
-    "cyclonedx": ("cyclonedx", "document"),
+    "html": ("report.html", "page"),
+    "markdown": ("report.markdown", "page"),
+    "model-card": ("report.markdown", "model_card"),
+    "cyclonedx": ("export.cyclonedx", "document"),
 }
 SUFFIXES = {".md": "markdown", ".html": "html", ".htm": "html", ".cdx.json": "cyclonedx", ".json": "json"}
 
@@ -109,7 +109,7 @@ def _text(facts: AuditFacts, kind: str, key: Ed25519PrivateKey | None) -> str:
 
     if kind in PRESENTERS:
         module, function = PRESENTERS[kind]
-        presenter = importlib.import_module(f"reprokit.evidence.report.{module}")
+        presenter = importlib.import_module(f"reprokit.evidence.{module}")
         return str(getattr(presenter, function)(facts))
     content = statement.statement(facts, kind) if kind in STATEMENTS else msgspec.to_builtins(facts)
     return json.dumps(content, indent=2) + "\n" if key is None else envelope.sign(content, key)

@@ -71,12 +71,12 @@ def command(
     """
     if not context.obj:
         raise NoCommand("nothing to run; put the command behind --: reprokit reproduce -- python train.py")
+    from reprokit.core.messages import say
     from reprokit.reproduce import journal as journals
     from reprokit.reproduce import narrative
     from reprokit.reproduce.laboratory import ReproductionWork
     from reprokit.reproduce.reproduction import RECIPE, ReproductionOptions, place_for, reproduce
     from reprokit.run.interruption import Interrupted
-    from reprokit.run.messages import say
     from reprokit.run.rundirectory import shown
 
     settings = replace(settings, patches=options.chosen_patches(settings.patches, context.obj))

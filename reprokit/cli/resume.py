@@ -65,11 +65,11 @@ def command(
     """
     from signal import Signals
 
+    from reprokit.core.messages import say
     from reprokit.model.resumption import document
     from reprokit.questions.resume import ResumeStudy, ResumeWork, place_for
     from reprokit.questions.resume_text import print_finding
     from reprokit.run.interruption import Interrupted, Interruption
-    from reprokit.run.messages import say
 
     if not context.obj:
         raise NoCommand("nothing to run; put the command behind --: reprokit resume -- python train.py")

@@ -37,8 +37,8 @@ def command(run: Path, specs: tuple[str, ...], follow: bool, as_json: bool) -> N
     Each finding says what is wrong, in which tensor and module, where that was made, and why. The findings of a
     run that has ended are also kept in RUN/findings.json. Exits with 1 if a rule raised an alarm, 0 if none did.
     """
+    from reprokit.core.messages import warn
     from reprokit.rules import catalogue, evaluation, report
-    from reprokit.run.messages import warn
     from reprokit.saved_tensors.trial import TensorTrial
 
     trial = TensorTrial(run)

@@ -123,10 +123,10 @@ def _redo(
     snapshot_only: bool = False,
 ) -> None:
     from reprokit.capture import report
+    from reprokit.core.messages import say
     from reprokit.questions import explanation
     from reprokit.run import redo
     from reprokit.run.interruption import Interrupted, Interruption
-    from reprokit.run.messages import say
 
     place = Path(os.path.realpath(snapshot))
     _opened(place)

@@ -15,6 +15,7 @@ from reprokit.cli.groups import CommandGroup
 from reprokit.cli.ignores import IgnoreRequest
 from reprokit.cli.output import print_json
 from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, CannotWriteReport, NoCommand, ReprokitError, UsageError
+from reprokit.study.description import ENGINES, TEMPLATES
 
 if TYPE_CHECKING:
     from reprokit.study.description import LocatedStudy
@@ -47,6 +48,7 @@ class StudyRequest(msgspec.Struct, frozen=True):
     output: Path | None
     runs: int | None
     parallel: int | None
+    engine: str | None
     declared: IgnoreRequest
 
     def study_file(self) -> tuple[LocatedStudy, Path]:
@@ -57,13 +59,13 @@ class StudyRequest(msgspec.Struct, frozen=True):
         from reprokit.study import description, runner
 
         rules = self.declared.ignores()
-        located = description.read(self.file, runs=self.runs, parallel=self.parallel, ignores=rules)
+        located = description.read(self.file, runs=self.runs, parallel=self.parallel, engine=self.engine, ignores=rules)
         return located, runner.place_for(located.study.name, self.output)
 
     @property
     def words(self) -> list[str]:
         """Return the arguments as they were given."""
-        asked = {"-o": self.output, "--runs": self.runs, "--parallel": self.parallel}
+        asked = {"-o": self.output, "--runs": self.runs, "--parallel": self.parallel, "--engine": self.engine}
         options = [word for name, value in asked.items() if value for word in (name, str(value))]
         return [str(self.file), *options, *self.declared.words]
 
@@ -74,6 +76,7 @@ def of_study(function: Callable[..., None]) -> Callable[..., None]:
 
     for option in (
         ignores.options,
+        click.option("--engine", type=click.Choice(ENGINES), help="What makes the pairs, instead of the file's kind."),
         options.number("--parallel", "N pairs at a time; times are not comparable then."),
         options.number("--runs", "N runs of each setup, instead of the file's number."),
         options.output(
@@ -100,8 +103,8 @@ def run(context: click.Context, asked: StudyRequest, stop_on_failure: bool) -> N
     is shown and never made again. At the end a page is left in DIR, study.html. Exits with 0 if all runs
     finished, 1 if any failed, 2 if the study is none or cannot go on.
     """
+    from reprokit.core.messages import say, warn
     from reprokit.run.interruption import Interrupted
-    from reprokit.run.messages import say, warn
     from reprokit.study import page, runner
 
     study_file, directory = asked.study_file()
@@ -113,9 +116,7 @@ def run(context: click.Context, asked: StudyRequest, stop_on_failure: bool) -> N
     except Interrupted as interrupted:
         say(f"interrupted; finished runs are kept, resume with: {again}")
         context.exit(128 + interrupted.number)
-    if study_file.study.engine.kind == "kubernetes" and done.made < done.total:
-        say(f"{done.made} of {done.total} runs are made")
-    elif done.stopped:
+    if done.stopped:
         say(f"stopped at a failure, {done.made} of {done.total} runs are made; resume with: {again}")
     else:
         failed = f", {done.failed} of them failed" if done.failed else ""
@@ -132,8 +133,9 @@ def run(context: click.Context, asked: StudyRequest, stop_on_failure: bool) -> N
 def tasks(asked: StudyRequest) -> None:
     """Print what STUDY.toml still lacks as tasks for any scheduler: a line of JSON for each pair of runs.
 
-    Each line has the command that makes its pair. Those that nobody has begun are printed again the next time.
-    'reprokit study collect DIR' gathers what was done.
+    Each line has the command that makes its pair, on any machine that reaches the study's directory. It may be run
+    again whenever it was interrupted: what was made is not made again. 'reprokit study collect DIR' gathers what was
+    done.
     """
     from reprokit.study import runner
 
@@ -147,21 +149,21 @@ def tasks(asked: StudyRequest) -> None:
     epilog="Example: reprokit study collect .reprokit/studies/mine",
 )
 @click.argument("directory", metavar="DIR", type=options.PATH)
-@click.option("--from", "source", metavar="PLACE", default="", help="A copy of the store, or another way to it.")
 @options.flag("--over", "Assume that nothing is running any more: count unfinished runs as lost.")
 @click.pass_context
-def collect(context: click.Context, directory: Path, source: str, over: bool) -> None:
-    """Gather what was done so far of the tasks of the study in DIR, or of its Kubernetes Job.
+def collect(context: click.Context, directory: Path, over: bool) -> None:
+    """Gather what was done so far of the tasks of the study in DIR.
 
     It may be asked for any number of times. Exits with 0 if all runs are there and finished, 1 if any is not
-    there or failed, 2 if the study or its store cannot be read.
+    there or failed, 2 if the study cannot be read.
     """
-    from reprokit.run.messages import say
+    from reprokit.core.messages import say
     from reprokit.study import runner
 
-    done, out = runner.collect(directory, source=source, is_over=over)
+    done, out = runner.collect(directory, is_over=over)
     failed = f", {done.failed} of them failed" if done.failed else ""
-    more = f"; pairs at work: {out.at_work}, not begun: {out.not_begun}" if out.at_work or out.not_begun else ""
+    counts = {"at work": out.at_work, "interrupted": out.interrupted, "not begun": out.not_begun}
+    more = f"; pairs {', '.join(f'{words}: {n}' for words, n in counts.items())}" if any(counts.values()) else ""
     say(f"{done.made} of {done.total} runs are made{failed}{more}")
     if done.made == done.total:
         leave_page(directory)
@@ -170,7 +172,7 @@ def collect(context: click.Context, directory: Path, source: str, over: bool) ->
 
 def leave_page(directory: Path) -> None:
     """Write the page beside the results if its packages are installed; a failure does not end the study."""
-    from reprokit.run.messages import say
+    from reprokit.core.messages import say
     from reprokit.study import page
     from reprokit.study.analysis import analyze
 
@@ -191,7 +193,7 @@ def leave_page(directory: Path) -> None:
 @options.output("FILE", "File to write [default: study.toml].")
 @click.option(
     "--template",
-    type=click.Choice(["plain", "cpu", "gpu"]),
+    type=click.Choice(TEMPLATES),
     default="plain",
     show_default=True,
     help="plain: six setups for any training; cpu and gpu: the paper's C1 to C6 and G1 to G10.",
@@ -202,14 +204,14 @@ def init(context: click.Context, output: Path | None, template: str) -> None:
 
     No file is overwritten.
     """
-    from reprokit.study import templates
+    from reprokit.study import description
 
     if not context.obj:
         raise NoCommand("no command to study; put it behind --: reprokit study init -- python train.py")
     path = output or Path("study.toml")
     try:
         with open(path, "x", encoding="utf-8", opener=_new_file) as file:
-            file.write(templates.text(template, context.obj))
+            file.write(description.from_template(template, context.obj))
     except FileExistsError:
         raise CannotWriteReport(f"{path} exists already; choose another file with -o") from None
     except OSError as error:

@@ -23,8 +23,8 @@ from reprokit.run_files.home import keep_verdict, last_replay, newest_replay, pa
 from reprokit.run_files.rundir import RunDirectory
 
 if TYPE_CHECKING:
-    from reprokit.verify.categories.hosts import HostsComparison
     from reprokit.verify.categories.ranks import DeadRank, RankAgreement
+    from reprokit.verify.comparison import HostsComparison
     from reprokit.verify.ignores import Ignores
 
 
@@ -82,7 +82,7 @@ def command(
     if they are within it, and says so. A QUANTITY is one of loss, metrics, trail, weights, predictions,
     scores, outputs.
     """
-    from reprokit.verify.categories import hosts
+    from reprokit.verify import hosts
     from reprokit.verify.runs import compare, require_whole
     from reprokit.verify.show.comparison import document, print_comparison
 
@@ -119,9 +119,10 @@ def command(
 
 def _suggest(runs: tuple[Path, Path, Path], rules: Ignores, *, as_json: bool) -> None:
     """Propose what to declare; the exit status is 0 if the runs are identical with it."""
-    from reprokit.verify.categories.suggestions import suggest
-    from reprokit.verify.runs import Comparison, require_whole
+    from reprokit.verify.comparison import Comparison
+    from reprokit.verify.runs import require_whole
     from reprokit.verify.show.suggestions import document, print_suggestions
+    from reprokit.verify.suggestions import suggest
     from reprokit.verify.verdict import verdict_line
 
     for path in runs:
@@ -138,7 +139,7 @@ def _show_hosts(
     left: Path, right: Path, compare: Callable[[Path, Path], HostsComparison], *, every_leaf: bool, as_json: bool
 ) -> None:
     """Compare two runs of several hosts."""
-    from reprokit.verify.categories import hosts
+    from reprokit.verify import hosts
     from reprokit.verify.runs import require_whole
     from reprokit.verify.show.hosts import document_of_hosts, print_hosts
 
@@ -155,7 +156,7 @@ def _show_hosts(
 
 def _has_partner(run: Path) -> bool:
     """Return whether a run alone is compared with its recording, or with a replay."""
-    from reprokit.verify.categories import hosts
+    from reprokit.verify import hosts
 
     if hosts.parts(run):
         return False
@@ -165,7 +166,8 @@ def _has_partner(run: Path) -> bool:
 
 def _agreements(run: Path) -> list[RankAgreement]:
     """Return how the ranks of a run agree, which may be of several hosts."""
-    from reprokit.verify.categories import hosts, ranks
+    from reprokit.verify import hosts
+    from reprokit.verify.categories import ranks
 
     named = {name: RunDirectory(path) for name, path in hosts.parts(run).items()}
     return ranks.agreements(next(iter(named.values()), None) or RunDirectory(run), named or None)
@@ -173,7 +175,8 @@ def _agreements(run: Path) -> list[RankAgreement]:
 
 def _dead_ranks(run: Path) -> list[DeadRank]:
     """Return the ranks of a run that died, which may be of several hosts."""
-    from reprokit.verify.categories import hosts, ranks
+    from reprokit.verify import hosts
+    from reprokit.verify.categories import ranks
     from reprokit.verify.read.normalization import Normalizations
     from reprokit.verify.read.scan import scan
 

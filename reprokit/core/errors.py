@@ -278,7 +278,7 @@ class StudyTooLarge(ReprokitError, slug="study-too-large"):
 
 
 class StoreUnreachable(ReprokitError, slug="store-unreachable"):
-    """A place behind a URL, of the results of a study or of objects, cannot be reached, or refuses."""
+    """A place of objects behind a URL cannot be reached, or refuses."""
 
 
 class EngineUnusable(ReprokitError, slug="engine-unusable"):

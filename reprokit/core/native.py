@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from reprokit.core.errors import LibraryMissing, ShimMissing
+from reprokit.core.errors import LibraryMissing, ShimMissing, needed_for
 
 _PACKAGE = Path(__file__).parent.parent / "_shim"
 _BEGIN, _END = "/* reprokit: begin of what cffi reads */", "/* reprokit: end of what cffi reads */"
@@ -90,7 +90,7 @@ def constants() -> Any:
 def artifacts() -> tuple[Any, Any]:
     """Return the cffi.FFI and the library of native/artifacts, which compares what trainings write.
 
-    An installation without compiled parts has the same in Python.
+    An installation without compiled parts has the same by NumPy.
     """
     path, checkout = _PACKAGE / "libreprokit_artifacts.so", Path(__file__).parents[2] / "native" / "artifacts"
     try:
@@ -100,9 +100,10 @@ def artifacts() -> tuple[Any, Any]:
         header = installed if installed.exists() else checkout / "compare.h"
         ffi = parsed_header("reprokit_artifacts", header)
     if not path.exists():
-        from reprokit.artifact_comparison import PythonComparison
+        with needed_for(f"comparing without {path.name}, which was not compiled here,", "numpy"):
+            from reprokit.numpy_comparison import NumpyComparison
 
-        return ffi, PythonComparison(ffi)
+        return ffi, NumpyComparison(ffi)
     try:
         library = ffi.dlopen(str(path))
     except OSError as error:
@@ -167,7 +168,7 @@ def _step(value: int, word: int) -> int:
 
 
 def check_in_python(data: bytes, seed: int = 0) -> int:
-    """Return the check of entropy files (native/check.c), where the shim cannot be loaded."""
+    """Return the check of entropy files (native/recorder/check.c), where the shim cannot be loaded."""
     size = len(data)
     words = [int.from_bytes(data[i : i + 8], "little") for i in range(0, size, 8)]
     value = seed ^ size * _K2 & _MASK

@@ -1,11 +1,12 @@
 """Reads Parquet, Arrow and Feather files in a separate process (part_process).
 
 Columns of numbers are tensors, with a mask of missing values; in other columns each value is sent. Compression and row
-groups are noise.
+groups are noise. To check a Parquet file, all its pages are read, and what can be read of it is sent.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -24,6 +25,8 @@ MARKER = b"\xff\xff\xff\xff"  # before each message and its length
 MOST_SCHEMA = 16 << 20  # bytes that are read of a schema without its length
 MOST_VALUES = 250_000  # in a column without numbers, which are sent one by one
 ROWS = 1 << 16  # rows of a Parquet file per read
+UNREADABLE = ("LZO", "UNKNOWN")  # compressions, for which Arrow has the same error as for damage
+BATCH = 64 << 20  # bytes of a read of a column that is checked
 
 
 def read(source: IO[bytes], parts: PartWriter) -> None:
@@ -119,6 +122,55 @@ def _values(parts: PartWriter, field: Any, rows: int, chunks: Callable[[], Itera
         for value in chunk:
             parts.send("value", f"{field.name}/{number}", text=repr(value.as_py()))
             number += 1
+
+
+# ---- the check of a Parquet file -------------------------------------------------------------------------------------
+
+
+def check(source: IO[bytes], parts: PartWriter) -> None:
+    """Read all pages of a Parquet file, and verify the checksums of those that have one.
+
+    Sends a value for each row group that is good, [its rows, 0, null], for each column of one that is not, [0, its
+    first byte, the group's first row] with the problem, and for each that cannot be read, null with the reason.
+    """
+    file = parquet.ParquetFile(source, page_checksum_verification=True)
+    first = 0
+    for number in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(number)
+        is_good = True
+        for column in map(group.column, range(group.num_columns)):
+            try:
+                _read_column(file, number, column, group.num_rows)
+            except (MemoryError, NotImplementedError) as error:
+                is_good = False
+                _send_result(parts, None, _in_words(column, error))
+            except (OSError, ValueError) as error:
+                is_good = False
+                starts = (column.dictionary_page_offset, column.data_page_offset)
+                _send_result(parts, [0, min(filter(None, starts)), first], _in_words(column, error))
+        if is_good:
+            _send_result(parts, [group.num_rows, 0, None])
+        first += group.num_rows
+
+
+def _read_column(file: Any, group: int, column: Any, rows: int) -> None:
+    if column.compression in UNREADABLE:
+        raise NotImplementedError(f"Arrow cannot unpack {column.compression}")
+    at_once = max(1, min(ROWS, BATCH * rows // max(1, column.total_uncompressed_size)))
+    options = {"row_groups": [group], "columns": [column.path_in_schema], "use_threads": False}
+    left = rows
+    for batch in file.iter_batches(at_once, **options):
+        left -= batch.num_rows if batch.num_columns else 0
+    if left:
+        raise OSError(f"it lacks {left} of {rows} rows")
+
+
+def _in_words(column: Any, error: Exception) -> str:
+    return f"column {column.path_in_schema[:200]}: {' '.join(str(error).split()) or type(error).__name__}"
+
+
+def _send_result(parts: PartWriter, result: object, text: str = "") -> None:
+    parts.send("value", json.dumps(result), text=text)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,10 @@ from typing import Any
 
 import click
 
-from reprokit.core.errors import ArtifactNotReadable
 from reprokit.core.printable import printable
 from reprokit.diff import records
 
 FORMAT = 1  # of the JSON document
-UNSUMMED = "parquet with pages that have no checksum"
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class CheckedData:
 
 def check(path: str) -> CheckedData:
     """Check a file, or all files below a directory or a store's URL."""
-    result = CheckedData(path)
+    result, missing = CheckedData(path), ""
     for file in records.files(path):
         if file is None:
             result.not_checked["no regular file"] += 1
@@ -49,25 +47,23 @@ def check(path: str) -> CheckedData:
             _check_file(file, result)
         except records.NotARecordFile as kind:
             result.not_checked[str(kind)] += 1
+            missing = missing or kind.library
     if not result.files:
-        raise ArtifactNotReadable(
-            f"{path} has no records that are known; name TFRecords, tar archives or Parquet files"
-        )
+        raise records.none_known(path, missing)
     return result
 
 
 def _check_file(file: records.RecordFile, result: CheckedData) -> None:
-    source, unsummed = file.open(), False
+    source, unchecked = file.open(), set[str]()
     for number, batch in records.numbered(records.read(file.name, source)):
-        unsummed |= batch.unsummed
+        unchecked |= {batch.unchecked} - {""}
         if batch.problem:
             result.bad.append(BadRecord(file.name, number, batch.offset, batch.problem))
         else:
             result.records += batch.amount
     result.files += 1
     result.size += source.size
-    if unsummed:
-        result.not_checked[UNSUMMED] += 1
+    result.not_checked.update(unchecked)
 
 
 def document(result: CheckedData) -> dict[str, Any]:

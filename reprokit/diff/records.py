@@ -1,4 +1,4 @@
-"""Reads data sets and checks the checksum of each record: TFRecords, tar archives, pages of Parquet files."""
+"""Reads data sets and checks each record: checksums of TFRecords, headers of tar archives, pages of Parquet files."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from reprokit.core import native
-from reprokit.core.errors import ArtifactDamaged, ArtifactNotReadable
-from reprokit.diff import parquet_pages
+from reprokit.core.errors import ArtifactDamaged, ArtifactNotReadable, ExtraMissing, ReprokitError
 from reprokit.diff.decompression import BZIP2, GZIP, XZ, ZLIB, unpacked_blocks
-from reprokit.diff.elements import Source
+from reprokit.diff.elements import Limits, Source, Value
 from reprokit.diff.formats import tar
+from reprokit.diff.formats.library_process import ParsingLibrary
 from reprokit.diff.formats.sstable import crc32c, unmasked
 from reprokit.diff.sources import BLOCK, blocks, open_file, read_exactly
 from reprokit.run_files import object_stores
@@ -25,7 +27,9 @@ STORE_BLOCK = 8 << 20  # bytes per request to an object store
 HEAD, FOOTER = 12, 4  # bytes around the data of a TFRecord: length and its checksum, and the checksum of the data
 TFRECORD_NAME = re.compile(r"\.tfrecords?([-._]|$)|\.tfevents\.")
 TAR_NAME = re.compile(r"\.(tar(\.\w+)?|tgz)$")
-PARQUET, ENCRYPTED = parquet_pages.MAGIC, b"PARE"
+PARQUET, ENCRYPTED = b"PAR1", b"PARE"
+ARROW = ParsingLibrary("Arrow", "pyarrow", "reprokit.diff.arrow_process", "check")
+UNSUMMED = "parquet: pages that have no checksum, if any"  # Arrow verifies one silently, or passes over its absence
 PACKED = {b"\x1f\x8b": GZIP, b"BZh": BZIP2, b"\xfd7zXZ": XZ}
 ZSTANDARD = b"\x28\xb5\x2f\xfd"
 
@@ -37,7 +41,7 @@ class CheckedRecords(NamedTuple):
     offset: int = 0
     problem: str = ""
     record: int | None = None  # None: it follows the previous records
-    unsummed: bool = False  # their container has no checksums
+    unchecked: str = ""  # what of the file was not checked
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,14 @@ class RecordFile:
 
 
 class NotARecordFile(Exception):
-    """Raised for a file that holds no known records; its message is the kind of the file."""
+    """Raised for a file that holds no known records; its message is the kind of the file.
+
+    library: the package that could read it, where that is not installed.
+    """
+
+    def __init__(self, kind: str, library: str = "") -> None:
+        super().__init__(f"{kind}, needs {library}" if library else kind)
+        self.library = library
 
 
 class ReadAheadSource:
@@ -184,7 +195,7 @@ def read(name: str, source: Source, *, whole: bool = False) -> Iterator[CheckedR
         view = StreamedSource(stream, source.size)
     head = view.read(0, 512)
     if head.startswith(PARQUET) or (name.endswith(".parquet") and not head.startswith(ENCRYPTED)):
-        yield from _pages(ReadAheadSource(source, STORE_BLOCK if is_stored else BLOCK))
+        yield from _row_groups(source, head)
         return
     method = _compression_method(head)
     if method:
@@ -261,20 +272,35 @@ def _members(source: RecordSource) -> Iterator[CheckedRecords]:
         yield CheckedRecords(1, next_offset, source.damage or f"{error}; nothing behind it was checked")
 
 
-def _pages(source: ReadAheadSource) -> Iterator[CheckedRecords]:
-    """Check the pages of each row group; a damaged page is reported by its first row."""
+def _row_groups(source: Source, head: bytes) -> Iterator[CheckedRecords]:
+    """Check the row groups of a Parquet file by Arrow; a damaged column is reported by the group's first row."""
+    if not ARROW.is_installed:
+        raise NotARecordFile("parquet", ARROW.package)
+    if not head.startswith(PARQUET):
+        yield CheckedRecords(0, 0, "it does not begin as Parquet files do", 0)
+        return
     row = 0
     try:
-        for group in parquet_pages.row_groups(source):
-            row, is_bad, unsummed = group.first, False, False
-            for page in group.pages(source):
-                unsummed |= page.unsummed
-                if page.problem:
-                    is_bad = True
-                    yield CheckedRecords(0, page.offset, page.problem, page.row)
-            yield CheckedRecords(0 if is_bad else group.rows, unsummed=unsummed)
-    except ArtifactDamaged as error:
+        for part in ARROW.read(source, Limits()):
+            if not isinstance(part, Value):
+                raise ArtifactDamaged("Arrow has sent something else")
+            result = msgspec.json.decode(part.name, type=tuple[int, int, int | None] | None)
+            if result is None:
+                yield CheckedRecords(0, unchecked=f"parquet: {part.text}")
+                continue
+            rows, offset, first = result
+            yield CheckedRecords(rows, offset, part.text, first)
+            row += rows
+        yield CheckedRecords(0, unchecked=UNSUMMED)
+    except (ArtifactDamaged, msgspec.MsgspecError) as error:
         yield CheckedRecords(0, max(0, source.size - 8), f"{error}; nothing behind it was checked", row)
+
+
+def none_known(path: str, missing: str) -> ReprokitError:
+    """Return the error about a place of which no file can be read; `missing` is a package that could read one."""
+    if missing:
+        return ExtraMissing("reading Parquet files", missing)
+    return ArtifactNotReadable(f"{path} has no records that are known; name TFRecords, tar archives or Parquet files")
 
 
 def numbered(records: Iterable[CheckedRecords]) -> Iterator[tuple[int, CheckedRecords]]:

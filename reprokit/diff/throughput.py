@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
-from reprokit.core.errors import ArtifactNotReadable
 from reprokit.core.pages import drawing
 from reprokit.core.printable import printable
 from reprokit.core.screen import Cells, print_rows
@@ -64,24 +63,25 @@ class MeasuredThroughput:
 
 def measure(path: str, threads: Sequence[int], batch: int) -> MeasuredThroughput:
     """Read a data set once for each number of threads."""
-    result = MeasuredThroughput(path, batch)
+    result, missing = MeasuredThroughput(path, batch), ""
     files = [file for file in records.files(path) if file is not None]
     for count in threads:
         reading, unreadable = _pass(files, count, batch)
         result.passes.append(reading)
-        result.not_read.update(unreadable.values())
+        result.not_read.update(map(str, unreadable.values()))
+        missing = missing or next((kind.library for kind in unreadable.values() if kind.library), "")
         files = [file for file in files if file.name not in unreadable]
     result.files = len(files)
     if not files:
-        raise ArtifactNotReadable(
-            f"{path} has no records that are known; name TFRecords, tar archives or Parquet files"
-        )
+        raise records.none_known(path, missing)
     return result
 
 
-def _pass(files: Sequence[records.RecordFile], threads: int, batch: int) -> tuple[ThroughputPass, dict[str, str]]:
+def _pass(
+    files: Sequence[records.RecordFile], threads: int, batch: int
+) -> tuple[ThroughputPass, dict[str, records.NotARecordFile]]:
     """Read all files; returns also of which kind those are that cannot be read."""
-    reading, unreadable = ThroughputPass(threads), dict[str, str]()
+    reading, unreadable = ThroughputPass(threads), dict[str, records.NotARecordFile]()
     began = time.perf_counter()
 
     def read(position: int) -> tuple[int, int, int]:
@@ -96,7 +96,7 @@ def _pass(files: Sequence[records.RecordFile], threads: int, batch: int) -> tupl
                     reading.batches.append((time.perf_counter() - began, position, batches))
                     batches += 1
         except records.NotARecordFile as kind:
-            unreadable[file.name] = str(kind)
+            unreadable[file.name] = kind
             return 0, 0, 0
         if good > batches * batch:
             reading.batches.append((time.perf_counter() - began, position, batches))

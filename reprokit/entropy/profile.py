@@ -257,7 +257,7 @@ def _meaning(errno: int) -> str:
 
 
 def _lost(name: str) -> tuple[str, str]:
-    """Return the reason in the name HASH-PID-REASON-ERRNO.lost of an empty file (native/record.c)."""
+    """Return the reason in the name HASH-PID-REASON-ERRNO.lost of an empty file (native/recorder/record.c)."""
     parts = name.removesuffix(".lost").split("-")
     with suppress(ValueError, IndexError):
         return REASONS[int(parts[-2])], _meaning(int(parts[-1]))

@@ -21,6 +21,7 @@ from reprokit.core.errors import (
     WorkingDirectoryMissing,
     refused_as,
 )
+from reprokit.core.messages import say
 from reprokit.core.printable import listed
 from reprokit.core.version import VERSION
 from reprokit.gate import exact_resume, goldens, required_findings, variation_search
@@ -50,7 +51,6 @@ from reprokit.run import stragglers
 from reprokit.run.checkout_copy import PLACE, FreshCheckouts
 from reprokit.run.interruption import Interrupted, Interruption
 from reprokit.run.launcher_process import execute
-from reprokit.run.messages import say
 from reprokit.run.process import ExitStatus
 from reprokit.run.replay_plan import replay_plan
 from reprokit.run.rundirectory import next_directory, shown
@@ -62,8 +62,9 @@ from reprokit.run_files.rundir import RunDirectory
 from reprokit.verify.categories import ranks
 from reprokit.verify.categories.entropy import percent_exact
 from reprokit.verify.categories.ranks import RankState
+from reprokit.verify.comparison import Comparison
 from reprokit.verify.ignores import Ignores, IgnoreUse, together
-from reprokit.verify.runs import Comparison, compare
+from reprokit.verify.runs import compare
 from reprokit.verify.verdict import GOLDEN_KEPT, answered, counted_bookkeeping, sentence
 
 BARE_RUNS = 3  # number of bare runs, in turn with recordings, to measure the overhead

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from reprokit.core.errors import ReprokitError
+from reprokit.core.messages import say
 from reprokit.gate.results import FAILED, TROUBLE, Case
 from reprokit.questions import divergence_text
 from reprokit.questions.locate import LocateOptions, is_locatable, locate
 from reprokit.run.interruption import Interruption
-from reprokit.run.messages import say
 from reprokit.run_files.rundir import RunDirectory
 
 NAME = "first divergent operator"

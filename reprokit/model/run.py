@@ -69,6 +69,12 @@ class Fidelity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return not (self.moved or self.derived or self.live or self.unused)
 
     @property
+    def words(self) -> str:
+        """Return how requests were answered, in one line."""
+        counts = ", ".join(f"{count} {kind}" for kind, count in self.kinds.items())
+        return f"{counts}: {self.rearrangement}" if self.rearrangement else counts
+
+    @property
     def rearrangement(self) -> str:
         """Return what moved requests mean if all recorded bytes, and no others, were used; else empty."""
         if not self.moved or self.derived or self.live or self.unused:

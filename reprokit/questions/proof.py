@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from reprokit.core.tolerance import Tolerances
 from reprokit.run_files import trails
 from reprokit.run_files.rundir import RunDirectory
-from reprokit.verify.categories.divergences import LENGTH, NAMES, RESULTS, SeriesDivergence, compared
+from reprokit.verify.categories.divergence_words import NAMES
+from reprokit.verify.categories.divergences import LENGTH, RESULTS, SeriesDivergence, compared
 from reprokit.verify.categories.match import match
 from reprokit.verify.categories.trails import Key, sides
 from reprokit.verify.read.metric_lines import END_WEIGHTS

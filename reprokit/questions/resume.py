@@ -24,6 +24,7 @@ import msgspec
 from msgspec.structs import replace
 
 from reprokit.core.errors import CannotResume, ReprokitError
+from reprokit.core.messages import say
 from reprokit.core.printable import listed
 from reprokit.core.version import VERSION
 from reprokit.model.plan import RECORD, Plan, ReplayStart
@@ -35,7 +36,6 @@ from reprokit.run import early_end
 from reprokit.run.checkout_copy import BEFORE, LEFT_OUT, PLACE, FreshCheckouts
 from reprokit.run.interruption import Interruption
 from reprokit.run.launcher_process import execute
-from reprokit.run.messages import say
 from reprokit.run.process import ExitStatus
 from reprokit.run.replay_plan import replay_plan
 from reprokit.run.rundirectory import new_directory

@@ -26,15 +26,8 @@ from reprokit.questions.state_answers import (
 from reprokit.run_files import trails
 from reprokit.run_files.rundir import RunDirectory
 from reprokit.verify.categories import resumption
-from reprokit.verify.categories.divergences import (
-    INPUTS,
-    LENGTH,
-    NAMES,
-    TENSORS,
-    SeriesDivergence,
-    TrailSide,
-    cause_words,
-)
+from reprokit.verify.categories.divergence_words import NAMES, cause_words
+from reprokit.verify.categories.divergences import INPUTS, LENGTH, TENSORS, SeriesDivergence, TrailSide
 from reprokit.verify.categories.trails import Key, sides
 
 MAX_NAMES = 100

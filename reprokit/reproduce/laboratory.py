@@ -12,6 +12,7 @@ import msgspec
 from reprokit import knowledge, patches, profiling
 from reprokit.core.difference import Verdict
 from reprokit.core.errors import ReprokitError
+from reprokit.core.messages import say, warn
 from reprokit.model.divergence import LocatedDivergence
 from reprokit.model.plan import KEEP_OUTPUTS, RECORD, Plan
 from reprokit.model.run import ProfilingFacts, timestamp
@@ -21,10 +22,8 @@ from reprokit.questions.locate import LOGGED, LocateOptions, is_locatable, locat
 from reprokit.questions.proof import prove
 from reprokit.reproduce.diagnosis import CLOCK_FACT
 from reprokit.reproduce.journal import Attempt, Kind, Outcome, PatchOutcome
-from reprokit.run.finish import in_words
 from reprokit.run.interruption import Interruption
 from reprokit.run.launcher_process import execute
-from reprokit.run.messages import say, warn
 from reprokit.run.replay_plan import replay_plan
 from reprokit.run_files import findings as findings_file
 from reprokit.run_files import state_files
@@ -33,8 +32,9 @@ from reprokit.run_files.recipe import RecipeSettings, planned
 from reprokit.run_files.rundir import RunDirectory
 from reprokit.verify.bookkeeping.recognition import RunContext
 from reprokit.verify.categories.printed_lines import LineComparer
+from reprokit.verify.comparison import Comparison
 from reprokit.verify.ignores import Ignores
-from reprokit.verify.runs import Comparison, compare
+from reprokit.verify.runs import compare
 from reprokit.verify.show.comparison import causes, headline
 from reprokit.verify.verdict import shortened, verdict_line
 
@@ -189,7 +189,7 @@ class Laboratory:
             seconds=run.duration,
             processor=executed.processor,
             patches=[PatchOutcome(text=patch.text, state=patch.state, why=patch.why) for patch in run.patches],
-            fidelity=in_words(run.fidelity) if run.fidelity is not None else "",
+            fidelity=run.fidelity.words if run.fidelity is not None else "",
             uncovered=list(run.uncovered),
             withheld=run.profile.withheld if run.profile is not None else 0,
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from reprokit.core.errors import CannotWriteRun, ReprokitError, refused_as
+from reprokit.core.messages import say
 from reprokit.core.version import VERSION
 from reprokit.reproduce import journal as journals
 from reprokit.reproduce.journal import FAILED, IDENTICAL, INTERRUPTED, RoundJournal
@@ -20,7 +21,6 @@ from reprokit.reproduce.search import Reproduction
 from reprokit.reproduce.trial import SearchState, Trials
 from reprokit.run import run_patches
 from reprokit.run.interruption import Interrupted, Interruption
-from reprokit.run.messages import say
 from reprokit.run.rundirectory import home, new_directory
 from reprokit.run_files import recipe as recipes
 from reprokit.run_files import rundir

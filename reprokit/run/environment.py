@@ -19,7 +19,8 @@ RUN_PATH_SIZE = 512  # RK_RUN_PATH of native/urandom_hook.h
 RUN, IDENTITY, PADDING = "REPROKIT_RUN", "REPROKIT_ID", "REPROKIT_PAD"
 OWN = (RUN, IDENTITY, PADDING)
 
-# AddressSanitizer's runtime refuses to stand behind a preloaded library unless this option is set (native/children.c).
+# AddressSanitizer's runtime refuses to stand behind a preloaded library without this option
+# (native/shim/identity/children.c).
 SANITIZER, SANITIZER_ORDER = "ASAN_OPTIONS", "verify_asan_link_order=0"
 
 LEAK_SEARCH, NO_LEAK_SEARCH = "LSAN_OPTIONS", "detect_leaks=0"

@@ -1,4 +1,4 @@
-"""Reads what a recording found and changed: the shim copies files before the run changes them (native/found.c)."""
+"""Reads what a recording found and changed: native/recorder/found.c copies files before the run changes them."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from reprokit.core.errors import CannotWriteRun
+from reprokit.core.messages import warn
 from reprokit.model.run import FORMAT
-from reprokit.run.messages import warn
 from reprokit.run.platform_support import libc
 from reprokit.run_files import rundir
 

@@ -45,7 +45,7 @@ WORDS: dict[bytes, Uncovered] = {
         text="--hide-rdrand: this processor or kernel cannot make CPUID fault; RDRAND and RDSEED were not hidden",
     ),
 }
-# The shim answers std::random_device; cryptographic libraries keep their real entropy (native/site.c).
+# The shim answers std::random_device; cryptographic libraries keep their real entropy (native/recorder/site.c).
 COVERED = ("libstdc++.so",)
 # Native code that may seed itself from the clock: known libraries by file name, and the training's own code.
 # Other libraries are ignored, as many read the clock only for their logs.

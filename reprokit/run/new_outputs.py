@@ -20,10 +20,10 @@ from itertools import islice
 from pathlib import Path
 
 from reprokit.core.errors import ReprokitError
+from reprokit.core.messages import say
 from reprokit.core.printable import listed
 from reprokit.model.outputs import OutputFile, OutputLink, OutputsFile
 from reprokit.run.file_times import born
-from reprokit.run.messages import say
 from reprokit.run_files.rundir import RunDirectory, open_regular, sealed
 
 MAX_DIRECTORIES = 10_000  # of which the names in them are remembered

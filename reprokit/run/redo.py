@@ -16,9 +16,10 @@ import msgspec
 
 from reprokit.core.errors import NotRedone, RunError
 from reprokit.model.plan import RUN, CapturePlan, Plan, RedoPlan
-from reprokit.run.plain_run import NOTHING
+from reprokit.run.part import Watch
+from reprokit.run.parts.plain import NOTHING
 from reprokit.run.process import Child, ExitStatus, Termination
-from reprokit.run.run import Watch, execute
+from reprokit.run.run import execute
 from reprokit.run_files import rundir
 from reprokit.run_files.rundir import RunDirectory
 

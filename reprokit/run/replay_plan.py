@@ -17,9 +17,9 @@ from reprokit.core.version import VERSION
 from reprokit.model.plan import KEEP_OUTPUTS, RECORD, REPLAY, RUN, CapturePlan, Plan, ReplayStart, RulesPlan
 from reprokit.model.run import FAILED, ReplayOf, RunFile, StartFiles, timestamp
 from reprokit.model.states import ON, WITHOUT_SUPERVISOR, Switch, off
-from reprokit.run import compute_pins, host, variables
+from reprokit.run import compute_pins, host
 from reprokit.run import environment as environments
-from reprokit.run_files import rundir
+from reprokit.run_files import rundir, variables
 from reprokit.run_files.rundir import RunDirectory
 
 if TYPE_CHECKING:

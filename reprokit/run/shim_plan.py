@@ -18,7 +18,7 @@ from reprokit.model.plan import Plan
 MODES = {"record": 1, "replay": 2}
 POLICIES = {"strict": 1, "derive": 2, "live": 3}
 _PLAN = struct.Struct("<8sIIII32s512s512s512s256sIIIIqI64sI4QII2QIIqqq8x")
-_RANKS = {  # as in identity.c of native/: variables, and what tells their launch from another one
+_RANKS = {  # as in native/shim/identity/identity.c: variables, and what tells their launch from another one
     "RANK": "",
     "JAX_PROCESS_ID": "",
     "TF_CONFIG": "",

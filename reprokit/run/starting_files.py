@@ -18,6 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from reprokit.core.errors import CannotCopy, ReprokitError, reason, refused_as
+from reprokit.core.messages import say, warn
 from reprokit.core.printable import listed, printable
 from reprokit.model.outputs import FoundFile
 from reprokit.model.plan import Plan, ReplayStart
@@ -25,7 +26,6 @@ from reprokit.model.run import InPlaceFile, InPlaceReason, StartFiles
 from reprokit.run import aside_place
 from reprokit.run.aside_place import AsideEntry, AsideList, AsidePlace, FileState, Settlement, is_directory, state_of
 from reprokit.run.interruption import WATCHED, Interrupted
-from reprokit.run.messages import say, warn
 from reprokit.run.process import die_by
 from reprokit.run.recorded_files import RecordedFiles
 from reprokit.run_files import names, rundir

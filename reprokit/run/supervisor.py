@@ -5,9 +5,9 @@ command is started by a separate thread, and the launcher itself remains unaffec
 of the native library (native/supervisor) in this process, because programs may allow only their ancestors to
 write to their memory.
 
-Programs that could not reach the run directory and that nobody supervises (native/lost.c) can write no file, so they
-send a datagram to an abstract socket. It is read when the command has ended, and polled while a strict replay runs,
-which must stop.
+Programs that could not reach the run directory and that nobody supervises can write no file, so they send a datagram
+to an abstract socket (native/recorder/lost.c). It is read when the command has ended, and polled while a strict replay
+runs, which must stop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads what the processes of a run printed: the files of console/, which native/console.c writes.
+"""Reads what the processes of a run printed: the files of console/, which native/shim/notes/console.c writes.
 
 The files may come from somebody else: every length is compared with what is there before it is used. Of one process at
 most 16 MiB are kept, the first part and the last. A file that is empty or zeros alone was never begun: its process had

@@ -17,7 +17,7 @@ import msgspec
 from reprokit.run_files import rundir
 
 MAX_LIST = 64 << 20  # bytes of written.paths, or of all lists of what was read, that are read
-USED = struct.Struct("<Q")  # bytes of a file of lines that are used, with these: native/notes.c
+USED = struct.Struct("<Q")  # bytes of a file of lines that are used, with these: native/shim/notes/notes.c
 MAX_MOMENT = (1 << 64) - 1  # nanoseconds, or bytes
 MAX_BELOW = 1_000_000  # files below one directory that was put in place
 ENVIRONMENT = "pyvenv.cfg"  # a virtual environment holds more files than all else, and no results

@@ -19,13 +19,13 @@ import msgspec
 
 from reprokit.core.difference import Difference, Side, Verdict
 from reprokit.core.errors import NothingComparable, ReprokitError
+from reprokit.core.messages import warn
 from reprokit.model.plan import RECORD, RUN, Plan, ReplayStart
 from reprokit.model.run import RunFile
 from reprokit.run import agent_lines
 from reprokit.run.interruption import WATCHED, Interrupted, Interruption
 from reprokit.run.kernel import end_with_parent
 from reprokit.run.launcher_process import LaunchResult, execute
-from reprokit.run.messages import warn
 from reprokit.run.replay_plan import replay_plan
 from reprokit.run_files import rundir
 from reprokit.run_files.rundir import RunDirectory
@@ -33,7 +33,7 @@ from reprokit.study.results import Evaluation, Mode, Outcome, PairResult, Part, 
 from reprokit.study.store import PREDICTIONS, name_of
 
 if TYPE_CHECKING:
-    from reprokit.verify.runs import Comparison
+    from reprokit.verify.comparison import Comparison
 
 NOT_RUN: Final = "not run: its recording failed"
 MAX_NOTES: Final = 20
@@ -71,20 +71,16 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     notes: tuple[str, ...] = ()  # notes to add to the result
 
 
-class PairTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PairTask(msgspec.Struct, frozen=True, kw_only=True):
     """A pair of runs, executed on one machine one after the other."""
 
     first: Task
     second: Task
-    made: RunResult | None = None  # result of the first run if it exists already
+    made: tuple[RunResult, ...] = ()  # results of its runs that exist already
+    lock: int | None = None  # descriptor of its lock, which its runs inherit
     keep: Literal["none", "different", "all"] = "none"
     ignore: tuple[str, ...] = ()  # as the study's
     ignore_console: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """Return the pair's name in messages and file names."""
-        return f"{self.first.setup}-{self.first.pair:02d}"
 
 
 class PairReport(msgspec.Struct, kw_only=True):
@@ -92,6 +88,7 @@ class PairReport(msgspec.Struct, kw_only=True):
 
     runs: list[RunResult] = []
     pair: PairResult | None = None
+    refused: str = ""  # why a pair cannot be made there
 
 
 def attempt(task: Task, interruption: Interruption) -> RunResult:
@@ -391,17 +388,11 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def encoded(task: PairTask) -> bytes:
-    """Return a task as JSON; NaN and infinities in the result of an earlier run become null."""
-    recording = msgspec.Raw(encode(task.made)) if task.made is not None else None
-    return msgspec.json.encode({**msgspec.to_builtins(msgspec.structs.replace(task, made=None)), "made": recording})
-
-
 def encoded_report(report: PairReport) -> bytes:
     """Return a report as JSON; NaN and infinities become texts."""
     runs = b",".join(map(encode, report.runs))
     pair = encode(report.pair) if report.pair is not None else b"null"
-    return b'{"runs":[' + runs + b'],"pair":' + pair + b"}\n"
+    return b'{"runs":[' + runs + b'],"pair":' + pair + b',"refused":' + msgspec.json.encode(report.refused) + b"}\n"
 
 
 def read_report(file: Path) -> PairReport:

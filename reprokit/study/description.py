@@ -13,7 +13,7 @@ ignore_console = ['id \w+']
 [variables]                     # beside the environment's
 OMP_NUM_THREADS = "1"
 [engine]
-kind = "local"                  # "dask", "slurm", "kubernetes"
+kind = "local"                  # "dask", "slurm"
 parallel = 1
 [[setup]]
 name = "C1"
@@ -30,10 +30,12 @@ command = ["python3.7", "old.py"]   # in the place of the study's, as are direct
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from string import Template
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -42,11 +44,16 @@ from reprokit import patches
 from reprokit.core import toml_text
 from reprokit.core.bounds import read_whole
 from reprokit.core.errors import BadStudy, ReprokitError
+from reprokit.model.plan import name_of
+from reprokit.study.results import PairPlace
 from reprokit.verify.ignores import Ignores, declared
 
 MAX_BYTES: Final = 1 << 20
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"
 AUTO: Final = "auto"
+ENGINES: Final = ("local", "dask", "slurm")
+# The seeds of cpu and gpu are those of the paper's replication package (github.com/nemo9cby/ICSE2022Rep), "twice each".
+TEMPLATES: Final = ("plain", "cpu", "gpu")
 
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
 Command = Annotated[tuple[Text, ...], msgspec.Meta(min_length=1, max_length=1000)]
@@ -58,9 +65,9 @@ Controls = Literal["", "software", "hardware", "both"]
 class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where and how pairs are executed."""
 
-    kind: Literal["local", "dask", "slurm", "kubernetes"] = "local"
+    kind: str = "local"  # one of ENGINES; studies that were made by others can still be shown
     parallel: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1  # pairs at the same time
-    store: str = ""  # directory or URL that all machines can access
+    store: str = ""  # empty, but in studies of earlier versions, which can still be shown
     address: str = ""  # address of a scheduler
     options: dict[str, str | int | float | bool] = {}  # options of the engine
 
@@ -144,21 +151,26 @@ class LocatedStudy(msgspec.Struct, frozen=True):
     digest: str  # "sha256:..." of the file
 
 
-class PairPlace(msgspec.Struct, frozen=True, array_like=True):
-    """One pair in the order: the round is the number of the pair."""
-
-    pair: Annotated[int, msgspec.Meta(ge=1)]
-    setup: str
+def from_template(name: str, command: tuple[str, ...]) -> str:
+    """Return a study of a command, as TOML: the paper's setups for a CPU or a GPU, or plain ones."""
+    template = Template((Path(__file__).parent / "templates" / f"{name}.toml").read_text(encoding="utf-8"))
+    words = json.dumps(list(command), ensure_ascii=False)
+    return template.substitute(name=json.dumps(name_of(command)), command=words)
 
 
 def read(
-    path: Path, *, runs: int | None = None, parallel: int | None = None, ignores: Ignores | None = None
+    path: Path,
+    *,
+    runs: int | None = None,
+    parallel: int | None = None,
+    engine: str | None = None,
+    ignores: Ignores | None = None,
 ) -> LocatedStudy:
     """Read a study; settings of the command line replace its own, and its ignores are added; raises BadStudy."""
     data = read_whole(path, MAX_BYTES, BadStudy, "'reprokit study init -- COMMAND' writes a study")
     try:
         content = toml_text.loads(data.decode())
-        _set(content, runs, parallel)
+        _set(content, runs, {"parallel": parallel, "kind": engine})
         study = _with_ignores(msgspec.convert(content, Study), path, ignores or Ignores())
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
         raise BadStudy(f"{path}: {_words(content if 'content' in locals() else {}, error)}") from None
@@ -167,13 +179,12 @@ def read(
     return LocatedStudy(study, path.absolute().parent, "sha256:" + hashlib.sha256(data).hexdigest())
 
 
-def _set(content: dict[str, Any], runs: int | None, parallel: int | None) -> None:
+def _set(content: dict[str, Any], runs: int | None, of_engine: dict[str, int | str | None]) -> None:
     if runs is not None:
         content["runs"] = runs
-    if parallel is not None:
-        engine = content.setdefault("engine", {})
-        if isinstance(engine, dict):
-            engine["parallel"] = parallel
+    given = {key: value for key, value in of_engine.items() if value is not None}
+    if given and isinstance(engine := content.setdefault("engine", {}), dict):
+        engine |= given
 
 
 def _with_ignores(study: Study, path: Path, ignores: Ignores) -> Study:
@@ -198,6 +209,11 @@ def _words(content: dict[str, Any], error: Exception) -> str:
 
 def _problems(study: Study, base: Path) -> Iterator[str]:
     """Yield the problems that make a study invalid."""
+    if study.engine.kind not in ENGINES:
+        words = "others run what 'reprokit study tasks' prints"
+        yield f"engine.kind is one of {', '.join(ENGINES)}, not {study.engine.kind}; {words}"
+    if study.engine.store:
+        yield "engine.store is no key any more; choose a directory that all machines reach with -o"
     if study.runs % 2:
         yield f"runs = {study.runs}: runs are made in pairs, so their number must be even"
     if study.timeout is not None and not math.isfinite(study.timeout):

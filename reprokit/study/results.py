@@ -17,6 +17,18 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 R = TypeVar("R")
 
 
+class PairPlace(msgspec.Struct, frozen=True, array_like=True):
+    """One pair in the order: the round is the number of the pair."""
+
+    pair: Annotated[int, msgspec.Meta(ge=1)]
+    setup: str
+
+    @property
+    def name(self) -> str:
+        """Return the pair's name, which is also that of its task."""
+        return f"{self.setup}-{self.pair:02d}"
+
+
 class MetricSeries(msgspec.Struct, frozen=True, kw_only=True):
     """The values that one metric had through a run."""
 
@@ -71,6 +83,11 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     together: Annotated[int, msgspec.Meta(ge=1)] = 1  # number of runs at the same time
     notes: list[str] = []
 
+    @property
+    def place(self) -> PairPlace:
+        """Return the pair that the run is of."""
+        return PairPlace(self.pair, self.setup)
+
 
 class PairResult(msgspec.Struct, frozen=True, kw_only=True):
     """One line of pairs.jsonl: the comparison of the runs of a pair."""
@@ -89,6 +106,11 @@ class PairResult(msgspec.Struct, frozen=True, kw_only=True):
     accuracy_difference: float | None = None
     mae_difference: float | None = None
     notes: list[str] = []
+
+    @property
+    def place(self) -> PairPlace:
+        """Return the pair that was compared."""
+        return PairPlace(self.pair, self.setup)
 
 
 def encode(result: RunResult | PairResult) -> bytes:

@@ -2,41 +2,55 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shlex
-import shutil
-import time
 from collections import Counter
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from reprokit.core.errors import BadStudy, CannotWriteRun, LaunchError, StudyChanged, StudyInProgress, StudyTooLarge
+from reprokit.core.errors import (
+    BadStudy,
+    CannotBegin,
+    CannotWriteRun,
+    LaunchError,
+    StudyChanged,
+    StudyInProgress,
+    StudyTooLarge,
+)
+from reprokit.core.messages import say, warn
 from reprokit.core.version import VERSION
 from reprokit.run import command as commands
 from reprokit.run import environment, host
-from reprokit.run.messages import say, warn
 from reprokit.run.rundirectory import home
 from reprokit.run_files import rundir
 from reprokit.run_files.home import home_of
 from reprokit.study import attempt, description, engines, store
-from reprokit.study.attempt import PairTask, Task
-from reprokit.study.description import LocatedStudy, PairPlace, Setup, Study, differences
-from reprokit.study.engines.engine import Stop
-from reprokit.study.engines.tasks import Desk, StudyTask, TaskCounts, handed_out
-from reprokit.study.engines.tasks import collect as take_back
+from reprokit.study.attempt import PairReport, PairTask
+from reprokit.study.description import LocatedStudy, differences
+from reprokit.study.engines.local import Local, Stop, continued
+from reprokit.study.pairs import (
+    directory_of,
+    holding,
+    is_gone,
+    is_locked,
+    lock_file,
+    locked,
+    prepared,
+    run_directory,
+    task_of,
+)
 from reprokit.study.progress import DiskSpace, StudyProgress, in_time
-from reprokit.study.results import Mode, PairResult, Part, RunResult
+from reprokit.study.results import PairPlace, PairResult, RunResult, encode
 from reprokit.study.store import StudyFile
+from reprokit.study.tasks import StudyTask, command_of, read_report, report_file
 from reprokit.study.wording import size
 
 PATIENCE: Final = 20.0  # seconds that a start waits for the last run of a killed one
-AGAIN: Final = "made again with its pair: the study was interrupted after the first run, whose directory is gone"
-INTERRUPTED: Final = "an earlier attempt at this run was interrupted; nothing of it was used"
+LATE: Final = 2.0  # seconds by which what a task that died has left may come to be seen
+SILENCE: Final = 30.0  # and what one has left that ended well
 
 
 class StudyState(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +63,14 @@ class StudyState(msgspec.Struct, frozen=True, kw_only=True):
     stopped: bool = False
 
 
+class TaskCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts the pairs of which not all has been gathered."""
+
+    at_work: int = 0
+    interrupted: int = 0
+    not_begun: int = 0
+
+
 def place_for(name: str, output: Path | None) -> Path:
     """Return the directory of a study."""
     return Path(os.path.realpath(output if output is not None else home_of(Path()) / "studies" / name))
@@ -57,50 +79,55 @@ def place_for(name: str, output: Path | None) -> Path:
 def run(described: LocatedStudy, directory: Path, source: Path, *, stop_on_failure: bool = False) -> StudyState:
     """Execute the missing runs of a study; raises Interrupted after a signal."""
     study = described.study
-    engines.check(study)
-    if study.engine.kind == "local":
+    engines.check(study.engine)
+    if study.engine.kind == engines.LOCAL:
         _check_commands(described)
     _make(directory)
-    with _locked(directory) as lock:
+    with holding(directory / store.LOCK, PATIENCE):
         plan = _study_file(described, directory, source)
         running = _RunningStudy(plan, directory, stop_on_failure=stop_on_failure)
-        engine = engines.make(study, directory, lock)
         stopped = False
         try:
             running.say_plan()
-            engine.make(running.pairs(), running)
+            running.collect()
+            if study.engine.kind == engines.LOCAL:
+                local = Local(directory, study.engine.parallel, keep_logs=study.keep == "all")
+                local.make(running.pairs(), running)
+            else:
+                engines.make(study.engine, running)
         except Stop as stop:
             if stop.error is not None:
                 raise stop.error from None
             stopped = True
+        finally:
+            running.close()
         return running.done(stopped=stopped)
 
 
 def tasks(described: LocatedStudy, directory: Path, source: Path) -> list[StudyTask]:
-    """Hand out the missing runs of a study as tasks for any scheduler."""
-    study = described.study
-    if study.engine.kind == "kubernetes":
-        raise BadStudy("the tasks of kind = \"kubernetes\" are a manifest, which 'reprokit study run' writes")
-    engines.check_store(study)
+    """Return the missing pairs of a study as tasks for any scheduler, without those that are at work."""
     _make(directory)
-    with _locked(directory):
+    with holding(directory / store.LOCK, PATIENCE):
         running = _RunningStudy(_study_file(described, directory, source), directory, stop_on_failure=False)
-        desk = Desk(directory, study.engine.store)
+        running.collect()
         try:
-            return list(handed_out(desk, running.pairs(desk.pairs_out())))
+            return [_line(directory, place) for place in running.places() if not is_locked(lock_file(directory, place))]
         except Stop as stop:
             raise stop.error or BadStudy(str(stop)) from None
 
 
-def collect(directory: Path, *, source: str = "", is_over: bool = False) -> tuple[StudyState, TaskCounts]:
+def _line(directory: Path, place: PairPlace) -> StudyTask:
+    command = shlex.join(command_of(directory, place.name))
+    return StudyTask(task=place.name, setup=place.setup, pair=place.pair, command=command)
+
+
+def collect(directory: Path, *, is_over: bool = False) -> tuple[StudyState, TaskCounts]:
     """Collect the results of a study's tasks; also returns the counts of outstanding ones."""
+    directory = Path(os.path.realpath(directory))
     plan = store.read_study(directory)
-    with _locked(directory):
+    with holding(directory / store.LOCK, PATIENCE):
         running = _RunningStudy(plan, directory, stop_on_failure=False)
-        desk = Desk(directory, plan.study.engine.store, keep_claims=True)
-        if source:
-            desk.read_from(source)
-        outstanding = take_back(desk, running, is_over=is_over)
+        outstanding = running.collect(is_over=is_over)
         return running.done(stopped=False), outstanding
 
 
@@ -110,13 +137,9 @@ def _check_commands(described: LocatedStudy) -> None:
     for setup in study.setup:
         words, variables = study.command_of(setup), {**own, **study.variables, **setup.variables}
         try:
-            commands.resolve(words, variables.get("PATH"), _directory_of(study, setup, described.base))
+            commands.resolve(words, variables.get("PATH"), directory_of(study, setup, described.base))
         except LaunchError as error:
             raise BadStudy(f"setup {setup.name}: {error}") from None
-
-
-def _directory_of(study: Study, setup: Setup, base: Path) -> Path:
-    return Path(os.path.realpath(base / (setup.directory or study.directory)))
 
 
 def _make(directory: Path) -> None:
@@ -130,32 +153,6 @@ def _make(directory: Path) -> None:
         raise CannotWriteRun(f"{directory}: {error.strerror}; choose another directory with -o") from None
     if names and store.STUDY not in names and not names <= {f"{store.STUDY}.partial"}:
         raise BadStudy(f"{directory} is not empty and holds no study; choose another directory with -o")
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[int]:
-    """Hold the study's lock, which its runs inherit; yields its descriptor."""
-    descriptor = os.open(directory / store.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        deadline, said = time.monotonic() + PATIENCE, False
-        while not _try_lock(descriptor):
-            if time.monotonic() > deadline:
-                raise StudyInProgress(f"{directory}: another start of the study, or a run of it, is still at work")
-            if not said:
-                say("a run of this study is still at work; waiting for its end")
-                said = True
-            time.sleep(0.1)
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def _study_file(described: LocatedStudy, directory: Path, source: Path) -> StudyFile:
@@ -200,11 +197,12 @@ class _RunningStudy:
     """The state of a study in progress; an engine's listener."""
 
     def __init__(self, plan: StudyFile, directory: Path, *, stop_on_failure: bool) -> None:
-        self._plan, self._study, self._directory = plan, plan.study, directory
+        self._plan, self._study, self.directory = plan, plan.study, directory
+        self._locks: dict[PairPlace, int] = {}  # of the pairs that are made here
         self._stop = stop_on_failure
-        self._results = {(result.setup, result.pair, result.part): result for result in store.read_results(directory)}
-        self._pairs = {(result.setup, result.pair): result for result in store.read_pairs(directory)}
-        self._coming = [place for place in plan.order if (place.setup, place.pair) not in self._pairs]
+        self._results = {(result.place, result.part): result for result in store.read_results(directory)}
+        self._pairs = {result.place: result for result in store.read_pairs(directory)}
+        self._coming = [place for place in plan.order if place not in self._pairs]
         self._room = DiskSpace(self._study, directory)
         counted = [result for result in self._results.values() if self._counts(result)]
         planned = Counter({setup.name: self._study.runs for setup in self._study.setup})
@@ -218,113 +216,128 @@ class _RunningStudy:
 
     def _counts(self, run: RunResult) -> bool:
         """Return whether a result need not be produced again."""
-        is_half = (run.setup, run.pair) not in self._pairs and (run.setup, run.pair, "second") not in self._results
-        return not (is_half and self._is_gone(run))
-
-    def _is_gone(self, run: RunResult) -> bool:
-        """Return whether the directory of a finished run is gone, so that nothing can be compared with it."""
-        return run.outcome == "finished" and not self._run_directory(run.setup, run.pair, run.part).is_dir()
-
-    def _run_directory(self, setup: str, pair: int, part: str) -> Path:
-        return self._directory / store.RUNS / store.name_of(setup, pair, part)
+        is_half = run.place not in self._pairs and (run.place, "second") not in self._results
+        return not (is_half and is_gone(self.directory, run))
 
     def say_plan(self) -> None:
         """Report the plan."""
         study, progress = self._study, self._progress
         what = f"study {study.name}: {progress.total} runs, {study.runs} of each of {len(study.setup)} setups"
-        say(f"{what}, in {self._directory}" + (f"; {progress.made} are made" if progress.made else ""))
+        say(f"{what}, in {self.directory}" + (f"; {progress.made} are made" if progress.made else ""))
         if study.engine.parallel > 1:
             warn(f"{study.engine.parallel} runs at the same time: their times are marked as not comparable")
 
     # What is to be made
 
-    def pairs(self, under_way: Collection[tuple[str, int]] = ()) -> Iterator[PairTask]:
+    def places(self) -> Iterator[PairPlace]:
         """Yield the remaining pairs; each is checked for disk space only when its turn comes."""
-        (self._directory / store.RUNS).mkdir(mode=0o700, exist_ok=True)
+        (self.directory / store.RUNS).mkdir(mode=0o700, exist_ok=True)
         self._tidy()
         for place in list(self._coming):
-            if (place.setup, place.pair) in under_way:
-                continue
-            task = self._task(place)
-            first, second = (self._results.get((place.setup, place.pair, part)) for part in ("first", "second"))
-            if first is not None and second is not None:  # only their comparison is missing
-                self.pair_ended(task, attempt.compared(task, first, second))
-                attempt.tidy(task, self._pairs[place.setup, place.pair])
-                continue
-            self._check_room()
-            yield self._prepared(task, first)
+            try:
+                self._room.check(place.setup for place in self._coming)
+            except StudyTooLarge as error:
+                raise Stop(error) from None
+            yield place
 
-    def _check_room(self) -> None:
-        try:
-            self._room.check(place.setup for place in self._coming)
-        except StudyTooLarge as error:
-            raise Stop(error) from None
+    def pairs(self) -> Iterator[PairTask]:
+        """Yield the remaining pairs, locked, with what is known of their runs."""
+        for place in self.places():
+            try:
+                self._locks[place] = locked(lock_file(self.directory, place), PATIENCE)
+            except StudyInProgress as error:
+                raise Stop(error) from None
+            report = read_report(self._plan, self.directory, place) or PairReport()
+            if report.pair is not None:  # a task has made it meanwhile
+                self._take(place, report)
+                continue
+            stop = self._add(report.runs)
+            if stop is not None:
+                raise stop
+            stored = (self._results.get((place, part)) for part in ("first", "second"))
+            known = {run.part: run for run in stored if run is not None}
+            yield prepared(self._task(place), known, self._locks[place])
 
     def _tidy(self) -> None:
         """Remove the directories of pairs that were compared just before the study was killed."""
         for place in self._plan.order:
-            result = self._pairs.get((place.setup, place.pair))
+            result = self._pairs.get(place)
             if result is not None:
                 attempt.tidy(self._task(place), result)
-
-    def _prepared(self, task: PairTask, first: RunResult | None) -> PairTask:
-        """Return a task whose run directories are free, with notes on earlier attempts."""
-        notes: dict[str, tuple[str, ...]] = {"first": (), "second": ()}
-        if first is not None and self._is_gone(first):
-            notes["first"], first = (AGAIN,), None
-        for run_task in (task.first, task.second):
-            if (run_task.part == "second" or first is None) and Path(run_task.run).exists():
-                shutil.rmtree(run_task.run, ignore_errors=True)
-                notes[run_task.part] += (INTERRUPTED,)
-        replace = msgspec.structs.replace
-        return replace(
-            task,
-            first=replace(task.first, notes=notes["first"]),
-            second=replace(task.second, notes=notes["second"]),
-            made=first,
-        )
+                lock_file(self.directory, place).unlink(missing_ok=True)
 
     def _task(self, place: PairPlace) -> PairTask:
-        setup = self._study.find(place.setup)
-        modes: tuple[Mode, Mode] = ("recorded", "replayed") if setup.entropy == "replayed" else ("observed", "observed")
-        modes = modes if setup.observe else ("untouched", "untouched")
-        return PairTask(
-            first=self._run_task(setup, place.pair, "first", modes[0]),
-            second=self._run_task(setup, place.pair, "second", modes[1]),
-            keep=self._study.keep,
-            ignore=self._study.ignore,
-            ignore_console=self._study.ignore_console,
-        )
+        return task_of(self._plan, self.directory, place)
 
-    def _run_task(self, setup: Setup, pair: int, part: Part, mode: Mode) -> Task:
-        study, base = self._study, Path(self._plan.base)
-        return Task(
-            setup=setup.name,
-            pair=pair,
-            part=part,
-            mode=mode,
-            command=study.command_of(setup),
-            working_directory=str(_directory_of(study, setup, base)),
-            place=str(self._directory),
-            run=str(self._run_directory(setup.name, pair, part)),
-            recording=str(self._run_directory(setup.name, pair, "first")) if mode == "replayed" else "",
-            seed=study.seed_of(setup, pair),
-            patches=setup.patches,
-            calendar=setup.calendar,
-            clock=setup.clock,
-            data=tuple(str(base / path) for path in study.data),
-            variables={**study.variables, **setup.variables},
-            timeout=study.timeout,
-            together=study.engine.parallel,
-        )
+    def close(self) -> None:
+        """Release the pairs that were not made to their end."""
+        for descriptor in self._locks.values():
+            os.close(descriptor)
+
+    # What came of tasks
+
+    def collect(self, *, is_over: bool = False) -> TaskCounts:
+        """Store the results of tasks that have ended; what was begun is lost where nothing is at work any more."""
+        counts: Counter[str] = Counter()
+        for place in list(self._coming):
+            report = read_report(self._plan, self.directory, place)
+            if report is not None and report.pair is not None:
+                self._take(place, report)
+            elif is_locked(lock_file(self.directory, place)):
+                counts["at_work"] += 1
+            elif report is not None and is_over:
+                self._take(place, report, report.refused or "its task did not end, and no task is at work any more")
+            else:
+                counts["not_begun" if report is None else "interrupted"] += 1
+        return TaskCounts(**counts)
+
+    def settle(self, place: PairPlace, words: str, since: float) -> bool | None:
+        """Store what came of a task that ended so many seconds ago: whether a run of it is still to be made.
+
+        None while that cannot be seen yet: a shared directory may show it late, and its last run may be ending.
+        """
+        report = read_report(self._plan, self.directory, place)
+        if report is not None and report.pair is not None:
+            return self._take(place, report)
+        if since < (LATE if words else SILENCE) or is_locked(lock_file(self.directory, place)):
+            return None
+        if report is None or report.refused:
+            words = report.refused if report is not None else words
+            raise Stop(CannotBegin(words or f"{place.name} has ended before it began"))
+        return self._take(place, report, words or "its task ended without a word")
+
+    def _take(self, place: PairPlace, report: PairReport, lost: str = "") -> bool:
+        """Store the results of a task, and count its unfinished run as lost; return whether one is still to be made."""
+        task, runs = self._task(place), list(report.runs)
+        if report.pair is None and len(runs) < 2:
+            runs.append(attempt.lost(task.second if runs else task.first, lost))
+        stop = self._add(runs)
+        rest = continued(task, runs, self, report.pair)
+        if rest is not None:
+            report_file(self.directory, place).unlink(missing_ok=True)
+        if stop is not None:
+            raise stop
+        return rest is not None
+
+    def _add(self, runs: Iterable[RunResult]) -> Stop | None:
+        """Store those of these results that are new, all of them; return what should stop the study."""
+        stop: Stop | None = None
+        for run in runs:
+            before = self._results.get((run.place, run.part))
+            if before is None or encode(before) != encode(run):
+                try:
+                    self.run_ended(run)
+                except Stop as asked:
+                    stop = asked
+        return stop
 
     # Results
 
     def run_ended(self, run: RunResult) -> None:
         """Store the line of a run, and report its result."""
-        store.add_result(self._directory, run)
-        self._results[run.setup, run.pair, run.part] = run
-        self._room.add(run, rundir.size_of(self._run_directory(run.setup, run.pair, run.part)))
+        store.add_result(self.directory, run)
+        self._results[run.place, run.part] = run
+        self._room.add(run, rundir.size_of(run_directory(self.directory, run.setup, run.pair, run.part)))
         self._progress.run_ended(run)
         for note in run.notes:
             if (run.setup, note) not in self._said:
@@ -332,16 +345,21 @@ class _RunningStudy:
                 warn(f"{run.setup}, pair {run.pair}, {run.part} run: {note}")
         if run.outcome != "finished":
             name = store.name_of(run.setup, run.pair, run.part)
-            if (self._directory / store.LOGS / f"{name}.log").exists():
-                warn(f"it printed what is in {self._directory / store.LOGS / name}.log")
+            if (self.directory / store.LOGS / f"{name}.log").exists():
+                warn(f"it printed what is in {self.directory / store.LOGS / name}.log")
             if self._stop:
                 raise Stop
 
-    def pair_ended(self, task: PairTask, pair: PairResult) -> None:
+    def pair_ended(self, _task: PairTask, pair: PairResult) -> None:
         """Store the line of a pair, and report its result."""
-        store.add_pair(self._directory, pair)
-        self._pairs[pair.setup, pair.pair] = pair
-        self._coming = [place for place in self._coming if (place.setup, place.pair) != (pair.setup, pair.pair)]
+        store.add_pair(self.directory, pair)
+        self._pairs[pair.place] = pair
+        place = pair.place
+        self._coming.remove(place)
+        report_file(self.directory, place).unlink(missing_ok=True)
+        lock_file(self.directory, place).unlink(missing_ok=True)
+        if place in self._locks:
+            os.close(self._locks.pop(place))
         self._room.add_pair(pair)
         self._progress.pair_ended(pair)
         self._say_room()
@@ -362,7 +380,7 @@ class _RunningStudy:
         failed = sum(result.outcome != "finished" for result in self._results.values())
         progress = self._progress
         return StudyState(
-            directory=self._directory, failed=failed, made=progress.made, total=progress.total, stopped=stopped
+            directory=self.directory, failed=failed, made=progress.made, total=progress.total, stopped=stopped
         )
 
 

@@ -15,8 +15,8 @@ import msgspec
 from reprokit.core.errors import CannotWriteRun, StudyDamaged, reason, refused_as
 from reprokit.run_files.rundir import open_regular, write_whole
 from reprokit.study import results
-from reprokit.study.description import PairPlace, Study
-from reprokit.study.results import PairResult, RunResult
+from reprokit.study.description import Study
+from reprokit.study.results import PairPlace, PairResult, RunResult
 
 FORMAT: Final = 1
 STUDY: Final = "study.json"
@@ -85,12 +85,12 @@ def read_study(directory: Path) -> StudyFile:
 
 def read_results(directory: Path) -> list[RunResult]:
     """Return the result of each run, in the order in which they ended; the last line of a repeated run counts."""
-    return _latest(_read(directory / RESULTS, RunResult), lambda run: (run.setup, run.pair, run.part))
+    return _latest(_read(directory / RESULTS, RunResult), lambda run: (run.place, run.part))
 
 
 def read_pairs(directory: Path) -> list[PairResult]:
     """Return the result of each pair."""
-    return _latest(_read(directory / PAIRS, PairResult), lambda pair: (pair.setup, pair.pair))
+    return _latest(_read(directory / PAIRS, PairResult), lambda pair: pair.place)
 
 
 def _latest(lines: Iterator[R], key: Callable[[R], object]) -> list[R]:

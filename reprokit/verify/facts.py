@@ -1,23 +1,24 @@
 """The table of facts: what a run holds, in causal order, and how each fact is compared.
 
 A comparison of two runs, a study of a resumed training, and what is said behind a verdict are selections of this table.
-A fact has its own module in `compare/`, and one row here.
+A fact has its own module in `categories/`, and one row here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from enum import Enum
 from functools import cached_property
 
 from reprokit.core.difference import SIDES, Difference, IgnoredThing, Verdict
 from reprokit.model.resumption import OtherFact
 from reprokit.model.states import SwitchedPart
+from reprokit.run_files.rundir import RunDirectory
 from reprokit.verify.categories import (
     command,
     console,
     continuation,
+    data_reads,
     entropy,
     environment,
     evaluation,
@@ -31,24 +32,19 @@ from reprokit.verify.categories import (
     snapshots,
     status,
     tracker_metrics,
+    trails,
     weights,
 )
 from reprokit.verify.categories.continuation import Continuation
 from reprokit.verify.categories.match import RunPair
 from reprokit.verify.categories.resumption import Resumption
 from reprokit.verify.categories.trails import Key, TrailPair
+from reprokit.verify.comparison import Level
 from reprokit.verify.read.metric_lines import OUTCOMES
+from reprokit.verify.read.scan import MetricsScan
 
+TRAINING = frozenset({"process metrics", "samples", "trail"})  # whose order tells causes from effects
 STEPS = frozenset({"loss", "epoch", "history"})  # kinds of lines that are written for steps
-
-
-class Level(Enum):
-    """What a fact is about."""
-
-    EXECUTION = "execution"  # what went in, and how the processes ran and ended
-    TRAINING = "training"
-    RESULT = "result"
-    BOOKKEEPING = "bookkeeping"  # of the run itself: never compared
 
 
 @dataclass(frozen=True)
@@ -93,6 +89,12 @@ class FactCategory:
     later: Callable[[Continuation], Iterable[OtherFact]] | None = None  # what differs after a training is resumed
     from_start: bool = False  # whether its entries are counted from the start, by calls, steps or epochs
     switch: SwitchedPart | None = None  # what switches it off
+    notes: Callable[[PairedRuns, Difference], Iterable[str]] = lambda _pair, _tree: ()  # what qualifies the verdict
+    failure: Callable[[RunDirectory, MetricsScan], str] = lambda _run, _scan: ""  # how it says that a run failed
+    has_values: Callable[[RunPair, Difference], bool] = lambda _runs, _tree: False  # whether any metric was compared
+    why_absent: Callable[[RunPair, Categories], Iterable[str]] = lambda _runs, _categories: ()  # where nothing is
+    basis: str = ""  # in words, where a verdict rests on it without metrics and weights
+    is_evidence: bool = True  # whether it alone shows that something of its level was compared
 
 
 def _of_processes(pair: PairedRuns, _categories: Categories) -> Iterator[str]:
@@ -129,6 +131,11 @@ def _has_outputs(pair: PairedRuns, categories: Categories) -> bool:
     return any(map(outputs.comparable, pair.runs.outputs)) and not is_ignored
 
 
+def child_of(tree: Difference, name: str) -> Difference:
+    """Return the category of this name."""
+    return next(child for child in tree.children if child.name == name)
+
+
 def is_left_out(leaf: Difference) -> bool:
     """Return whether nothing of a leaf was compared."""
     is_whole = any(ignored.thing is IgnoredThing.FILE for ignored in leaf.ignored)
@@ -137,9 +144,25 @@ def is_left_out(leaf: Difference) -> bool:
 
 FACTS: tuple[FactCategory, ...] = (
     FactCategory("command", Level.EXECUTION, lambda pair: (command.compare(pair.runs),)),
-    FactCategory("environment", Level.EXECUTION, lambda pair: (environment.compare(pair.runs),)),
-    FactCategory("entropy", Level.EXECUTION, lambda pair: (entropy.compare(pair.runs),)),
-    FactCategory("processes", Level.EXECUTION, lambda pair: (processes.compare(pair.runs),), gaps=_of_processes),
+    FactCategory(
+        "environment",
+        Level.EXECUTION,
+        lambda pair: (environment.compare(pair.runs),),
+        notes=lambda _, tree: data_reads.unknown_data(child_of(tree, "environment")) if tree.verdict.differs else (),
+    ),
+    FactCategory(
+        "entropy",
+        Level.EXECUTION,
+        lambda pair: (entropy.compare(pair.runs),),
+        notes=lambda pair, tree: entropy.advice(*pair.runs.directories) if tree.verdict.differs else (),
+    ),
+    FactCategory(
+        "processes",
+        Level.EXECUTION,
+        lambda pair: (processes.compare(pair.runs),),
+        gaps=_of_processes,
+        failure=ranks.failure,
+    ),
     FactCategory("seeds", Level.EXECUTION, lambda pair: (seeds.compare(pair.runs),), from_start=True),
     FactCategory(
         samples.NAME,
@@ -156,6 +179,7 @@ FACTS: tuple[FactCategory, ...] = (
         Level.TRAINING,
         lambda pair: (metrics.compare(pair.runs),),
         is_result=_has_values,
+        has_values=lambda runs, _: runs.has(OUTCOMES),
         later=lambda runs: continuation.values(runs, "epoch", "history", "log"),
         from_start=True,
     ),
@@ -179,18 +203,22 @@ FACTS: tuple[FactCategory, ...] = (
         Level.RESULT,
         lambda pair: tracker_metrics.compare(pair.runs),
         is_result=lambda _, categories: any(map(tracker_metrics.compared, categories)),
+        has_values=lambda _, tree: any(map(tracker_metrics.compared, tree.children)),
         later=continuation.logged,
     ),
     FactCategory(
         random_states.NAME,
         Level.TRAINING,
         lambda pair: (random_states.compare(pair.runs, pair.idle),),
+        is_evidence=False,  # of a training: a state that nobody drew from is the same in any two
     ),
     FactCategory(
         "outputs",
         Level.RESULT,
         lambda pair: (outputs.compare(pair.runs),),
         gaps=lambda pair, _: outputs.beside(pair.runs),
+        notes=lambda _, tree: outputs.not_compared(child_of(tree, "outputs")),
+        basis="the outputs",
         is_result=_has_outputs,
         later=continuation.files,
     ),
@@ -199,6 +227,7 @@ FACTS: tuple[FactCategory, ...] = (
         Level.RESULT,
         lambda pair: snapshots.compare(pair.runs),
         is_result=lambda pair, _: any(map(snapshots.comparable, pair.runs.directories)),
+        basis="captured states",
     ),
     FactCategory(
         console.NAME,
@@ -206,10 +235,17 @@ FACTS: tuple[FactCategory, ...] = (
         lambda pair: (console.compare(pair.runs),),
         gaps=lambda pair, categories: (note for tree in categories for note in console.notes(pair.runs, tree)),
         is_result=lambda _, categories: any(map(console.comparable, categories)),
+        why_absent=lambda runs, categories: console.why_absent(runs, categories[0]),
+        basis="what was printed",
         later=continuation.printed,
         switch="console",
     ),
-    FactCategory("exit status", Level.EXECUTION, lambda pair: (status.compare(pair.runs),)),
+    FactCategory(
+        "exit status",
+        Level.EXECUTION,
+        lambda pair: (status.compare(pair.runs),),
+        notes=lambda pair, _: status.notes(*pair.runs.files),
+    ),
     FactCategory("times", Level.BOOKKEEPING, lambda pair: (status.times(pair.runs),)),
 )
 BY_NAME = {fact.name: fact for fact in FACTS}
@@ -219,3 +255,30 @@ def later_differences(runs: Continuation) -> list[OtherFact]:
     """Return what differs beside the steps after a training was resumed; its files must still be there."""
     found = (other for fact in FACTS if fact.later is not None for other in fact.later(runs))
     return list(found)[: continuation.MAX_NAMED]
+
+
+def in_causal_order(pair: PairedRuns, categories: Sequence[Difference]) -> Iterator[Difference]:
+    """Yield the categories; samples, trail and process metrics ordered by which of them differs first."""
+    by_name = {category.name: category for category in categories}
+    for category in categories:
+        if category.name not in TRAINING:
+            yield category
+        elif category.name == samples.NAME:
+            yield from _training(pair, *(by_name[name] for name in ("trail", "process metrics", samples.NAME)))
+
+
+def _training(
+    pair: PairedRuns, trail_category: Difference, metrics_category: Difference, samples_category: Difference
+) -> tuple[Difference, ...]:
+    if pair.resumed:  # a resumed run numbers its losses' steps differently
+        return trail_category, metrics_category, samples_category
+    ordered = (
+        (metrics_category, trail_category)
+        if trails.is_after(trail_category, pair.runs)
+        else (trail_category, metrics_category)
+    )
+    return (
+        (*ordered, samples_category)
+        if trails.is_before(trail_category, samples.step_of(samples_category))
+        else (samples_category, *ordered)
+    )

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING
 
 from reprokit.core.difference import BookkeepingKind, Difference, Verdict
 from reprokit.run_files.ledgers import BatchUse
+from reprokit.verify.comparison import Comparison, HostsComparison, Level
 from reprokit.verify.ignores import IgnoreUse, behind_verdict
 
 if TYPE_CHECKING:
     from reprokit.model.resumption import ResumeFinding
     from reprokit.model.states import SwitchOption
-    from reprokit.verify.categories.hosts import HostsComparison
-    from reprokit.verify.categories.samples import EpochCoverage
-    from reprokit.verify.runs import Comparison
 
 NOT_BITWISE = "not bitwise identical; within the tolerance asked for"
 NOT_KNOWN = "nothing that was compared differs, but both runs changed what could not be compared"
@@ -143,8 +141,6 @@ def _in_printed_lines(leaves: Sequence[Difference]) -> str:
 
 def _compared(comparison: Comparison) -> str:
     """Return what was compared, by levels."""
-    from reprokit.verify.facts import Level
-
     levels = comparison.levels
     if Level.TRAINING in levels:
         return "the training and its results" if Level.RESULT in levels else "the training"
@@ -186,11 +182,11 @@ def coverage_words(batches: int, uses: Mapping[BatchUse, int]) -> str:
     return f"each drawn once; {', '.join(parts)}"
 
 
-def epochs_headline(epochs: Sequence[EpochCoverage]) -> str:
+def epochs_headline(*, are_complete: bool, are_used: bool) -> str:
     """Return what is known of the epochs of a ledger that gives no reason to look at it."""
-    if not all(row.is_complete for row in epochs):
+    if not are_complete:
         return "nothing to look at"
-    return "nothing seen twice or left out" if all(row.is_used for row in epochs) else "nothing drawn twice or never"
+    return "nothing seen twice or left out" if are_used else "nothing drawn twice or never"
 
 
 # ---- of parts of a comparison -----------------------------------------------------------------------------------

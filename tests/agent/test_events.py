@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from reprokit.agent.events.steps import APPLY, SKIP, BatchFetched, Events, UpdateDue, tell
 
 

@@ -17,7 +17,6 @@ from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
-from reprokit.agent.events.steps import TrainingEvent, tell
 
 import reprokit.agent
 from reprokit.agent.capture import variables
@@ -28,6 +27,7 @@ from reprokit.agent.core.agent import Agent
 from reprokit.agent.core.journal import Journal
 from reprokit.agent.core.signal_errors import pass_on
 from reprokit.agent.core.user_frames import variables_of
+from reprokit.agent.events.steps import TrainingEvent, tell
 from reprokit.agent.patches.torch_operators import DeterministicMode
 from reprokit.agent.tensors.tensor_writer import TensorWriter
 from reprokit.run_files import unflushed as pending_lines
@@ -138,7 +138,7 @@ def test_what_a_handler_raises_in_a_capture_is_the_scripts(look: Callable[[], ob
 
 
 # Where no handler of the script is, or nobody would get what it raised.
-BEYOND_THE_SCRIPT = {"bootstrap/sitecustomize.py", "capture/redo.py", "core/journal.py", "observing/repeat_process.py"}
+BEYOND_THE_SCRIPT = {"bootstrap/sitecustomize.py", "capture/redo.py", "core/journal.py", "operators/repeat_process.py"}
 
 
 def test_the_agent_swallows_no_error_without_asking_whose_it_is() -> None:

@@ -47,6 +47,19 @@ def test_every_part_of_the_agent_is_compiled_each_time_so_that_addresses_are_equ
     assert [part for part in sorted(parts) if f'"{part}",' not in text] == []
 
 
+def test_a_feature_that_fails_to_start_leaves_the_plan_and_the_other_features_alone(training: Training) -> None:
+    environment = training.environment()
+    plan = training.run_directory / "plan.json"
+    wrong = {"patches": [{}], "profiling": ["wrong"], "question": "wrong", "quiet": True}
+    plan.write_text(json.dumps({**json.loads(plan.read_text()), **wrong}))
+    training.write("train.py", "import os, random; print(type(os.listdir).__name__)")
+    outcome = training.command([training.python, "train.py"], environment)
+    assert (outcome.status, outcome.output, outcome.errors) == (0, "builtin_function_or_method\n", "")
+    failed = ["patches.start", "operators.start", "questions.start"]
+    assert [line["text"].partition(":")[0] for line in outcome.of("warning")] == failed
+    assert [line["k"] for line in outcome.lines] == ["agent", "warning", "warning", "warning"]
+
+
 def test_the_program_sees_python_as_it_is_without_the_agent(any_training: Training) -> None:
     bare, watched = any_training.run_bare(FACTS), any_training.run(FACTS)
     assert watched.output == bare.output

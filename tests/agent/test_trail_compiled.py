@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reprokit.agent.events.steps import BatchFetched, Events, LossComputed, TensorsChange, UpdateDone, UpdateDue
 
 from reprokit.agent.core import native_module
 from reprokit.agent.core import trail_library as library
 from reprokit.agent.core.agent import Agent
 from reprokit.agent.core.journal import Journal
+from reprokit.agent.events.steps import BatchFetched, Events, LossComputed, TensorsChange, UpdateDone, UpdateDue
 from reprokit.core.native import trail_path
 from reprokit.run_files.trails import Trail, TrailStep
 from tests.capture.test_compiled import describing

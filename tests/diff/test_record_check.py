@@ -6,9 +6,9 @@ import gzip
 import io
 import json
 import lzma
-import os
 import struct
 import subprocess
+import sys
 import tarfile
 import uuid
 import zlib
@@ -17,24 +17,22 @@ from typing import Any
 
 import pytest
 
-from reprokit.artifact_comparison import PythonComparison
 from reprokit.core import native
-from reprokit.core.errors import ArtifactNotReadable, StoreUnreachable
-from reprokit.diff import parquet_pages, record_check
+from reprokit.core.errors import ArtifactNotReadable, ExtraMissing, StoreUnreachable
 from reprokit.diff import records as record_files
+from reprokit.diff import throughput
 from reprokit.diff.formats.sstable import crc32c, masked
 from reprokit.diff.record_check import BadRecord, check
-from reprokit.diff.sources import BytesSource, open_file
+from reprokit.diff.sources import BytesSource
+from reprokit.numpy_comparison import NumpyComparison
 from reprokit.run_files import object_stores
 from tests.object_store import ObjectStore
 from tests.support import Reprokit, imported
 
 SIZES = [0, 10, 200_000, 70]  # of records
-PYTHON = Path(
-    os.environ.get("REPROKIT_TRACKERS_PYTHON") or Path(__file__).parents[2] / ".venv-trackers" / "bin" / "python"
-)
 PARQUET = (Path(__file__).parent / "pages.parquet").read_bytes()  # with checksums, as pyarrow writes them
-PAGE = 506  # of rows 100 to 149
+CODEC = 3596  # of a column, in the footer: Snappy, and with a bit changed LZO
+GROUPS = {0: (4, 800, 932), 150: (1718, 2501, 2634)}  # first rows, and where their columns begin
 STARTS = [sum(size + 16 for size in SIZES[:number]) for number in range(len(SIZES))]
 
 
@@ -85,7 +83,6 @@ DAMAGED = {
     "xz, header": ("a.tar.xz", lzma.compress(changed(samples(), 1536)), [(1, 1536)]),
     "gzip, cut in a member": ("a.tgz", gzip.compress(samples()[:4700]), [(2, 2 * 1536 + 1024)]),
     "gzip, packed bytes": ("a.tar.gz", changed(gzip.compress(samples(), 0), 9000), [(3, 7665)]),
-    "parquet, page": ("a.parquet", changed(PARQUET, PAGE + 200), [(100, PAGE)]),
 }
 
 
@@ -182,46 +179,79 @@ def test_an_object_that_is_overwritten_meanwhile_is_trouble(
         stored.read(0, 12)
 
 
-def test_parquet_without_sums_is_said(tmp_path: Path) -> None:
-    polars = pytest.importorskip("polars")
-    polars.DataFrame({"number": range(100)}).write_parquet(tmp_path / "a.parquet")
-    found = check(str(tmp_path))
-    assert (found.records, found.bad, dict(found.not_checked)) == (100, [], {record_check.UNSUMMED: 1})
+# Parquet, which Arrow reads
 
 
-@pytest.mark.parametrize("damage", [0, 4, 1700, 4000, len(PARQUET) - 6, len(PARQUET) - 1])
+def parquet(tmp_path: Path, data: bytes) -> Path:
+    """Write a Parquet file; skips where there is nothing to read it."""
+    pytest.importorskip("pyarrow")
+    (tmp_path / "a.parquet").write_bytes(data)
+    return tmp_path / "a.parquet"
+
+
+def test_what_arrow_cannot_say_of_parquet_is_said(tmp_path: Path) -> None:
+    found = check(str(parquet(tmp_path, PARQUET)))
+    assert (found.records, found.bad, dict(found.not_checked)) == (300, [], {record_files.UNSUMMED: 1})
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("column", [0, 1, 2])
+def test_a_damaged_column_of_parquet_is_named(tmp_path: Path, group: int, column: int) -> None:
+    start = GROUPS[group][column]
+    path = parquet(tmp_path, changed(PARQUET, start + 120))
+    found = check(str(path))
+    assert [(one.record, one.offset) for one in found.bad] == [(group, start)]
+    assert found.bad[0].problem.startswith(f"column {('image', 'text', 'tags.list.element')[column]}: ")
+    assert found.records == 150
+
+
+@pytest.mark.parametrize("damage", [0, 4, 1720, 4000, len(PARQUET) - 6, len(PARQUET) - 1])
 def test_parquet_damaged_in_its_heads_or_footer_is_bad(tmp_path: Path, damage: int) -> None:
-    (tmp_path / "a.parquet").write_bytes(changed(PARQUET, damage))
-    assert check(str(tmp_path)).bad
+    assert check(str(parquet(tmp_path, changed(PARQUET, damage)))).bad
+
+
+def test_a_compression_that_arrow_lacks_is_not_checked(tmp_path: Path) -> None:
+    found = check(str(parquet(tmp_path, changed(PARQUET, CODEC))))
+    assert (found.records, found.bad) == (150, [])
+    assert set(found.not_checked) == {record_files.UNSUMMED, "parquet: column text: Arrow cannot unpack LZO"}
+
+
+def test_parquet_without_arrow_is_not_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "a.parquet").write_bytes(PARQUET)
+    for read in (check, lambda path: throughput.measure(path, [1], 2)):
+        with pytest.raises(ExtraMissing, match="reading Parquet files needs pyarrow: pip install pyarrow"):
+            read(str(tmp_path))
+    (tmp_path / "b.tar").write_bytes(samples())
+    found = check(str(tmp_path))
+    assert (found.files, found.records, dict(found.not_checked)) == (1, 3, {"parquet, needs pyarrow": 1})
 
 
 @pytest.mark.extended
-@pytest.mark.skipif(not PYTHON.exists(), reason=f"{PYTHON} is not there: make .venv-trackers/.installed")
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 @pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "zstd"])
 def test_any_damage_in_pages_of_arrow_is_found(tmp_path: Path, codec: str, version: str) -> None:
+    pytest.importorskip("pyarrow")
     path = tmp_path / "a.parquet"
     program = Path(__file__).parent.parent / "trainings" / "parquet_pages.py"
-    done = subprocess.run([PYTHON, program, path, codec, version], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, program, path, codec, version], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    data, view = path.read_bytes(), record_files.ReadAheadSource(open_file(path), 1 << 16)
-    groups = list(parquet_pages.row_groups(view))
-    pages = [(page.offset, page.row) for group in groups for page in group.pages(view)]
-    assert sum(group.rows for group in groups) == 1000
+    places = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]  # of columns: record, start, end
+    data = path.read_bytes()
     assert check(str(path)).bad == []
-    for (offset, row), end in zip(pages, sorted(offset for offset, _ in pages)[1:], strict=False):
-        path.write_bytes(changed(data, end - 1))  # of the page's bytes, not of its head
-        assert [(one.record, one.offset) for one in check(str(path)).bad] == [(row, offset)]
+    for record, start, end in places:
+        path.write_bytes(changed(data, end - 1))  # of a page's bytes, not of its head
+        assert [(one.record, one.offset) for one in check(str(path)).bad] == [(record, start)]
 
 
 @pytest.mark.parametrize("size", [7, 1000])
-@pytest.mark.parametrize("library", ["native", "python"])
+@pytest.mark.parametrize("library", ["native", "numpy"])
 def test_records_are_the_same_however_they_come_in_pieces(
     monkeypatch: pytest.MonkeyPatch, library: str, size: int
 ) -> None:
-    if library == "python":
+    if library == "numpy":
         ffi, _ = native.artifacts()
-        monkeypatch.setattr(native, "artifacts", lambda: (ffi, PythonComparison(ffi)))
+        monkeypatch.setattr(native, "artifacts", lambda: (ffi, NumpyComparison(ffi)))
     monkeypatch.setattr(record_files, "BLOCK", size)
     for case in ("data", "length", "cut in a record", "cut in a length"):
         name, data, places = DAMAGED[case]

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from reprokit.artifact_comparison import PythonComparison
 from reprokit.core import dtypes, native
 from reprokit.core.errors import ArtifactDamaged
 from reprokit.core.tolerance import Tolerance
@@ -22,6 +21,7 @@ from reprokit.diff.descriptions import element
 from reprokit.diff.elements import Limits, TensorPart
 from reprokit.diff.sources import BytesSource
 from reprokit.diff.tensors import TensorStatistics, bucket_name, multi_index
+from reprokit.numpy_comparison import NumpyComparison
 
 LIMITS = Limits()
 SMALL_FLOATS = [
@@ -43,13 +43,13 @@ INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 TINY = ["int2", "uint2", "int4", "uint4"]
 
 
-@pytest.fixture(scope="module", params=["native", "python"], autouse=True)
+@pytest.fixture(scope="module", params=["native", "numpy"], autouse=True)
 def library(request: pytest.FixtureRequest) -> Iterator[None]:
     """Everything is compared by the native library, and by what takes its place where nothing could be compiled."""
     with pytest.MonkeyPatch.context() as patched:
-        if request.param == "python":
+        if request.param == "numpy":
             ffi, _ = native.artifacts()
-            patched.setattr(native, "artifacts", lambda: (ffi, PythonComparison(ffi)))
+            patched.setattr(native, "artifacts", lambda: (ffi, NumpyComparison(ffi)))
         yield
 
 

@@ -7,7 +7,18 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../../native/internal.h"
+#include "recorder/check.h"
+#include "recorder/compiler.h"
+#include "recorder/fill.h"
+#include "recorder/host.h"
+#include "recorder/plan.h"
+#include "recorder/pool.h"
+#include "recorder/profile.h"
+#include "recorder/replay.h"
+#include "recorder/system.h"
+#include "shim/identity/identity.h"
+#include "shim/identity/state.h"
+#include "shim/sources/calendar.h"
 
 #define PAGE     4096
 #define LARGEST  8192 /* room for an answer */

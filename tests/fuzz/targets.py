@@ -16,9 +16,9 @@ from reprokit.core import native
 from reprokit.entropy.files import FORMAT
 from reprokit.entropy.pool import FIRST, NAME, REST, SLOT
 from tests.fuzz.profiles import HEAD_CHECK, seal
+from tests.native_sources import NATIVE, SHIM_SOURCES
 
 HERE = Path(__file__).parent
-NATIVE = HERE.parent.parent / "native"
 
 Target = Callable[[bytes], None]
 
@@ -81,7 +81,7 @@ def write_pool(directory: Path, data: bytes) -> bool:
 
 
 def c_reader(directory: Path, coverage: bool) -> Target:
-    """native/replay.c: a touch of memory that is not its own is a finding, and so is undefined behavior."""
+    """native/recorder/replay.c: a touch of memory that is not its own is a finding, and so is undefined behavior."""
     library = load(directory, coverage)
 
     def replay(data: bytes) -> None:
@@ -116,10 +116,10 @@ def build(coverage: bool) -> Path:
     """Compile it below build/ where a source has changed: once for all processes that ask."""
     directory = NATIVE.parent / "build" / ("fuzzed-with-coverage" if coverage else "fuzzed")
     directory.mkdir(parents=True, exist_ok=True)
-    library, sources = directory / "reader.so", [HERE / "reader.c", *sorted(NATIVE.glob("*.c"))]
+    library, sources = directory / "reader.so", [HERE / "reader.c", *SHIM_SOURCES]
     with open(directory / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        newest = max(path.stat().st_mtime for path in (*sources, *NATIVE.glob("*.h"), Path(__file__)))
+        newest = max(path.stat().st_mtime for path in (*sources, *NATIVE.rglob("*.h"), Path(__file__)))
         if not library.exists() or library.stat().st_mtime < newest:
             compile_reader(sources, library, coverage)
     return library
@@ -131,7 +131,7 @@ def compile_reader(sources: list[Path], library: Path, coverage: bool) -> None:
     # Undefined behavior is an illegal instruction. The guard pages make all memory unaligned. Room for
     # initial-exec variables is scarce in a process that has loaded other libraries.
     common = [
-        "gcc", "-D_GNU_SOURCE", "-O1", "-g", "-fPIC", "-fvisibility=hidden",
+        "gcc", "-D_GNU_SOURCE", f"-I{NATIVE}", "-O1", "-g", "-fPIC", "-fvisibility=hidden",
         '-Dtls_model(model)=tls_model("global-dynamic")',
         "-fsanitize=undefined", "-fno-sanitize=alignment", "-fsanitize-undefined-trap-on-error",
     ]  # fmt: skip

@@ -33,7 +33,7 @@ COUNTERS = range(552, HEAD)  # of the head: they change all the time, and only t
 MISTAKES = {
     "python": ("reprokit/entropy/files.py", {" or reason >= len(REASONS)": ""}),
     "c": (
-        "native/replay.c",
+        "native/recorder/replay.c",
         {
             "payload > room": "payload > room && !reader->link",
             "length + 5 > reader->end - reader->at": "(length + 5 > reader->end - reader->at && !reader->link)",
@@ -50,7 +50,8 @@ def start(*arguments: str, root: Path = ROOT) -> subprocess.CompletedProcess[str
 def copy_with_a_mistake(reader: str, root: Path) -> None:
     for name in ("native", "reprokit", "tests/fuzz"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "tests" / "__init__.py", root / "tests")
+    for name in ("__init__.py", "native_sources.py"):
+        shutil.copy(ROOT / "tests" / name, root / "tests")
     path, changes = MISTAKES[reader]
     text = (root / path).read_text()
     for right, wrong in changes.items():

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.native.harness import SOURCES, Shim
+from tests.native_sources import NATIVE
 
 
 @pytest.fixture
@@ -25,8 +26,17 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
         program = directory / (output or name.replace(".", "-"))
         if not program.exists():
             compiler = "g++" if name.endswith(".cpp") else "gcc"
-            command = [compiler, "-D_GNU_SOURCE", "-O1", "-Wall", str(SOURCES / name), "-o", str(program), "-lpthread"]
-            subprocess.run([*command, *options], check=True)
+            command = [
+                compiler,
+                "-D_GNU_SOURCE",
+                "-O1",
+                "-Wall",
+                f"-I{NATIVE}",
+                str(SOURCES / name),
+                "-o",
+                str(program),
+            ]
+            subprocess.run([*command, "-lpthread", *options], check=True)
         return str(program)
 
     return compile_source

@@ -1,7 +1,7 @@
 /* CPUID under --hide-rdrand, and what a program does with its own SIGSEGV meanwhile. Built with -DINSIDE it holds the
  * shim's handler itself, so that the handler is tried where no processor makes CPUID fault. */
 #ifdef INSIDE
-#include "cpuid.c" /* of native/, whose other files are linked */
+#include "shim/sources/cpuid.c" /* of native/, whose other files are linked */
 #endif
 #include <cpuid.h>
 #include <setjmp.h>

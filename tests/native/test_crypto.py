@@ -121,7 +121,7 @@ def names_in(source: str, table: str) -> list[str]:
 
 
 def test_the_lists_are_documented() -> None:
-    source = (ROOT / "native" / "site.c").read_text()
+    source = (ROOT / "native" / "recorder" / "site.c").read_text()
     libraries, programs = names_in(source, "libraries"), names_in(source, "programs")
     assert len(libraries) > 20
     assert len(programs) > 20

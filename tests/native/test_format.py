@@ -15,7 +15,8 @@ from reprokit import entropy
 from reprokit.core import native
 from reprokit.core.errors import ReprokitError, RunDamaged, RunTooNew
 from reprokit.run import shim_plan
-from tests.native.harness import SOURCES, Shim
+from tests.native.harness import Shim
+from tests.native_sources import NATIVE
 
 MUTABLE = range(552, 1024)  # of the head: counters, which only the seal protects
 USED = range(552, 560)
@@ -57,15 +58,12 @@ def test_chacha20_gives_the_blocks_of_rfc_8439(tmp_path: Path) -> None:
     # Appendix A.1, test vectors 1 and 2: key and nonce zero, counter 0 and 1.
     source = tmp_path / "vectors.c"
     source.write_text(
-        '#include "internal.h"\nint main(void) { uint8_t key[32] = {0}, block[64];\n'
+        '#include <stdio.h>\n#include "recorder/chacha20.h"\nint main(void) { uint8_t key[32] = {0}, block[64];\n'
         "for (int c = 0; c < 2; c++) { rk_chacha20(key, 0, c, block);\n"
         'for (int i = 0; i < 64; i++) printf("%02x", block[i]); puts(""); } }'
     )
-    native_sources = SOURCES.parent.parent / "native"
-    program = tmp_path / "vectors"
-    subprocess.run(
-        ["gcc", "-D_GNU_SOURCE", "-I", native_sources, source, native_sources / "chacha20.c", "-o", program], check=True
-    )
+    chacha20, program = NATIVE / "recorder" / "chacha20.c", tmp_path / "vectors"
+    subprocess.run(["gcc", "-D_GNU_SOURCE", "-I", NATIVE, source, chacha20, "-o", program], check=True)
     first, second = subprocess.run([program], capture_output=True, text=True, check=True).stdout.split()
     assert first == (
         "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"

@@ -21,7 +21,7 @@ def make_shim(path: Path, source: str) -> Path:
 def test_the_shim_fits() -> None:
     """It is required, and not loaded: it would leave no room for the thread-local variables of frameworks."""
     script = """
-from reprokit import native
+from reprokit.core import native
 native.require_shim()
 print(native.shim_path().name in open("/proc/self/maps").read())
 """

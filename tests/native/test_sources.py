@@ -15,11 +15,12 @@ import pytest
 
 from reprokit.core import native
 from tests.native import harness
-from tests.native.harness import SOURCES, Shim, run
+from tests.native.harness import Shim, run
 from tests.native.test_keyed import stream_key
 from tests.native.test_paths import holds
 from tests.native.test_replay import by_thread
 from tests.native.test_sanitizers import has_runtime
+from tests.native_sources import SHIM_SOURCES
 
 UUID = "/proc/sys/kernel/random/uuid"
 TEXTS = [
@@ -252,9 +253,8 @@ X86_64 = pytest.mark.skipif(platform.machine() != "x86_64", reason="CPUID is an 
 @pytest.mark.slow
 @X86_64
 def test_the_handler_of_cpuid_answers_it_and_hands_other_faults_on(build: Callable[..., str]) -> None:
-    shim_sources = SOURCES.parent.parent / "native"
-    others = [str(path) for path in shim_sources.glob("*.c") if path.name != "cpuid.c"]
-    options = ["-DINSIDE", f"-I{shim_sources}", "-ftls-model=initial-exec", *others, "-ldl"]
+    others = [str(path) for path in SHIM_SOURCES if path.name != "cpuid.c"]
+    options = ["-DINSIDE", "-ftls-model=initial-exec", *others, "-ldl"]
     done = run([build("faults.c", *options, output="faults-inside")])
     assert (done.returncode, done.stderr) == (0, b"")
 

@@ -1,5 +1,5 @@
-/* native/vdso.c by itself: its code called where it was put, and images of a vDSO that are damaged. */
-#include "../../native/vdso.c"
+/* native/recorder/vdso.c by itself: its code called where it was put, and images of a vDSO that are damaged. */
+#include "recorder/vdso.c"
 
 #include <errno.h>
 #include <stdio.h>

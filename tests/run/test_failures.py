@@ -12,8 +12,8 @@ import pytest
 
 from reprokit.model.plan import Plan
 from reprokit.model.run import RunFile
-from reprokit.run.finish import Finish, RecordingState
-from reprokit.run.host import EnvironmentCollector
+from reprokit.run.part import Closing
+from reprokit.run.parts.outputs import OutputsPart
 from reprokit.run.process import ExitStatus
 from tests.support import Reprokit, python
 
@@ -97,8 +97,8 @@ def test_a_lack_of_memory_is_said(
     run = RunFile(run_id="1", kind="record", reprokit="1", command=["true"], working_directory="/")
     plan = Plan(command=("true",), working_directory=tmp_path, mode="record")
     monkeypatch.setattr("reprokit.run.outputs.collect", fail)
-    finish = Finish(plan, tmp_path, run, ExitStatus(exit_code=0), lambda: False, recording_state=RecordingState())
-    finish.close(0.0, EnvironmentCollector(tmp_path, "true", (), tmp_path))
+    closing = Closing(plan, tmp_path, run, ExitStatus(exit_code=0))
+    closing.attempt(lambda: OutputsPart(plan).finish(closing))
     assert "MemoryError" in run.warnings
     assert "reprokit: warning: MemoryError\n" in capsys.readouterr().err
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reprokit.run import variables
+from reprokit.run_files import variables
 
 PAGES = Path(__file__).parent.parent.parent / "docs" / "commands"
 

@@ -102,7 +102,7 @@ def test_a_wheel_holds_everything_and_works(checkout: Path, environment: Path, t
         "profiles/schema.json",
         "profiles/pytorch.toml",
         "patches/catalogue.toml",
-        "run/kept_variables.txt",
+        "run_files/kept_variables.txt",
         "diff/formats/onnx.schema",
         "schemas/knowledge.schema.json",
         "agent/bootstrap/sitecustomize.py",

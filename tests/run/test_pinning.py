@@ -20,8 +20,8 @@ from reprokit.run import capabilities
 from reprokit.run.capabilities import Processor
 from reprokit.run.compute_pins import ComputeFacts
 from reprokit.run.host import cpu_facts
-from reprokit.run.variables import is_kept
 from reprokit.run_files import rundir
+from reprokit.run_files.variables import is_kept
 from tests.support import COMMAND, Done, Reprokit, python, rewrite_environment, training_text
 
 ONE = {min(os.sched_getaffinity(0))}

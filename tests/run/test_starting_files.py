@@ -219,7 +219,7 @@ def test_all_processes_share_the_size_of_what_is_kept(reprokit: Reprokit) -> Non
 
 
 def test_the_shim_and_the_launcher_leave_out_the_same_directories() -> None:
-    source = (Path(__file__).parents[2] / "native" / "found.c").read_text()
+    source = (Path(__file__).parents[2] / "native" / "recorder" / "found.c").read_text()
     left_out = set(re.findall('"/([^/"]+)/"', source.partition("noise[] = {")[2].partition("}")[0]))
     assert left_out == names.NOISE | {"site-packages", "dist-packages"}
 

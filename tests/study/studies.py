@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from reprokit.study import store
+from reprokit.study.results import RunResult
 from tests.support import COMMAND, LIMIT, training_text
 
 PYTHON = sys.executable
@@ -49,3 +51,8 @@ def ended_by(directory: Path, number: signal.Signals, when: Callable[[], bool]) 
     os.kill(process.pid, number)
     _, said = process.communicate(timeout=LIMIT)
     return process.returncode, said
+
+
+def results_of(directory: Path) -> dict[tuple[str, str], RunResult]:
+    """The results of a study of one pair a setup."""
+    return {(one.setup, one.part): one for one in store.read_results(directory)}

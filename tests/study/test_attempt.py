@@ -1,4 +1,4 @@
-"""A pair made by a worker from plain data, as on another machine."""
+"""A pair made as a task from the study's directory alone, as on another machine."""
 
 from __future__ import annotations
 
@@ -11,100 +11,130 @@ from pathlib import Path
 
 import msgspec
 
-from reprokit.study.attempt import PairTask, Task, read_report
-from reprokit.study.engines import worker
-from reprokit.study.engines.worker import JobEnd, Order
-from reprokit.study.results import Mode, Part
+from reprokit.study import store, tasks
+from reprokit.study.attempt import PairReport, read_report
+from reprokit.study.description import Setup, Study
+from reprokit.study.results import PairPlace
+from tests.support import LIMIT
 
 SCRIPT = """
 import random, reprokit
 reprokit.log(step=0, value=random.random())
 """
+PLACE = PairPlace(3, "a")
+RECORDED = Setup(name="a", entropy="replayed")
 
 
-def task(directory: Path, part: Part, mode: Mode, script: str = SCRIPT) -> Task:
-    return Task(
-        setup="a",
-        pair=3,
-        part=part,
-        mode=mode,
-        command=(sys.executable, "-c", script),
-        working_directory=str(directory),
-        place=str(directory),
-        run=str(directory / f"run-{part}"),
-        recording=str(directory / "run-first") if mode == "replayed" else "",
-    )
+def planned(directory: Path, script: str = SCRIPT, setup: Setup = RECORDED, **values: object) -> Path:
+    """The directory of a study that has this one pair to be made, below the one in which its command runs."""
+    study = Study(name="tiny", command=(sys.executable, "-c", script), setup=(setup,), runs=6)
+    study = msgspec.structs.replace(study, **values)
+    out = directory / "out"
+    out.mkdir()
+    store.write_study(out, store.StudyFile(reprokit="1", study=study, base=str(directory), order=[PLACE]))
+    return out
 
 
-def start(directory: Path, pair: PairTask) -> subprocess.Popen[bytes]:
-    (directory / "job.order.json").write_bytes(worker.encoded(Order(pair=pair, apart=False)))
-    command = [sys.executable, "-m", worker.__name__, str(directory), "job"]
-    return subprocess.Popen(command, env={**os.environ, "SLURM_JOB_ID": "5"})
+def start(out: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(tasks.command_of(out, PLACE.name), env={**os.environ, "SLURM_JOB_ID": "5"})
+
+
+def report_of(out: Path) -> PairReport:
+    report = tasks.read_report(store.read_study(out), out, PLACE)
+    assert report is not None
+    return report
 
 
 def test_a_pair_is_made_and_compared_where_its_process_is(tmp_path: Path) -> None:
-    pair = PairTask(first=task(tmp_path, "first", "recorded"), second=task(tmp_path, "second", "replayed"))
-    assert start(tmp_path, pair).wait() == 0
-    report = read_report(tmp_path / "job.report.json")
+    out = planned(tmp_path)
+    assert start(out).wait() == 0
+    report = report_of(out)
     assert [(run.pair, run.mode, run.outcome, run.worker) for run in report.runs] == [
         (3, "recorded", "finished", "job 5"),
         (3, "replayed", "finished", "job 5"),
     ]
     assert report.pair is not None
     assert report.pair.identical is True
-    assert not (tmp_path / "run-first").exists()
+    assert not list((out / store.RUNS).iterdir())
 
 
 def test_what_may_differ_goes_with_the_pair(tmp_path: Path) -> None:
     script = SCRIPT + "import time; open('log.txt', 'w').write(str(time.monotonic_ns()))\n"
-    pair = PairTask(
-        first=task(tmp_path, "first", "recorded", script),
-        second=task(tmp_path, "second", "replayed", script),
-        ignore=("log.txt", "stale.txt"),
-    )
-    assert start(tmp_path, pair).wait() == 0
-    report = read_report(tmp_path / "job.report.json")
+    out = planned(tmp_path, script, ignore=("log.txt", "stale.txt"))
+    assert start(out).wait() == 0
+    report = report_of(out)
     assert report.pair is not None
     assert (report.pair.identical, report.pair.categories) == (True, [])
     assert report.pair.ignored == {"--ignore log.txt of the study": 1, "--ignore stale.txt of the study": 0}
     assert report.pair.words.endswith("; 1 file was ignored as declared")
 
 
-def at_the_second_run(directory: Path) -> subprocess.Popen[bytes]:
-    """A worker whose pair's second run has begun and goes on for long."""
-    mark = directory / "second-began"
-    script = f"import pathlib, time; pathlib.Path({str(mark)!r}).touch(); time.sleep(100)"
-    second = task(directory, "second", "observed", script)
-    process = start(directory, PairTask(first=task(directory, "first", "observed"), second=second))
-    while not mark.exists():
+SECOND_WAITS = """
+import os, pathlib, time
+here = pathlib.Path(".cache")  # in which nothing is a result
+here.mkdir(exist_ok=True)
+with open(here / "began", "a") as file:
+    file.write("x")
+while len((here / "began").read_text()) == 2 and not (here / "go").exists():
+    time.sleep(0.02)
+"""
+
+
+def at_the_second_run(directory: Path) -> tuple[Path, subprocess.Popen[bytes]]:
+    """A study, and the task of its pair, whose second run has begun and goes on for long."""
+    out = planned(directory, SECOND_WAITS, Setup(name="a"))
+    process, began = start(out), directory / ".cache" / "began"
+    while not (began.exists() and len(began.read_text()) == 2):
         assert process.poll() is None
         time.sleep(0.02)
-    return process
+    return out, process
 
 
-def left(directory: Path) -> tuple[list[str], str]:
-    """The runs that a worker has told of, and how it ended; nothing of it goes on."""
-    report = read_report(directory / "job.report.json")
-    assert report.pair is None
-    assert not (directory / "a-03-second.task.json").exists()
-    ended = msgspec.json.decode((directory / "job.ended.json").read_bytes(), type=JobEnd)
-    return [run.part for run in report.runs], ended.words
-
-
-def test_a_worker_that_is_terminated_leaves_the_run_that_has_ended(tmp_path: Path) -> None:
-    process = at_the_second_run(tmp_path)
+def test_a_task_that_is_ended_leaves_the_run_that_has_ended_and_goes_on_from_there(tmp_path: Path) -> None:
+    out, process = at_the_second_run(tmp_path)
     process.send_signal(signal.SIGTERM)
     assert process.wait() == 128 + signal.SIGTERM
-    assert left(tmp_path) == (["first"], f"its worker was ended (SystemExit: {128 + signal.SIGTERM})")
+    (first,) = report_of(out).runs
+    assert first.part == "first"
+    assert not (out / "a-03-second.task.json").exists()
+    assert start(out).wait() == 0
+    assert (tmp_path / ".cache" / "began").read_text() == "xxx"
+    report = report_of(out)
+    assert report.runs[0] == first
+    assert report.runs[1].notes == ["an earlier attempt at this run was interrupted; nothing of it was used"]
+    assert report.pair is not None
 
 
-def test_a_worker_ends_its_pair_when_it_is_asked_to_and_gives_signs_of_life_until_then(tmp_path: Path) -> None:
-    process = at_the_second_run(tmp_path)
-    while not (tmp_path / "job.beat").exists():
-        time.sleep(0.02)
-    (tmp_path / f"job.{worker.STOP}").write_bytes(worker.NOW)
-    assert process.wait() == 0
-    assert left(tmp_path) == (["first"], "it was interrupted")
+def test_tasks_of_one_pair_at_the_same_time_make_it_once(tmp_path: Path) -> None:
+    out, process = at_the_second_run(tmp_path)
+    again = start(out)
+    time.sleep(1.0)
+    assert again.poll() is None  # it waits for the other one
+    (tmp_path / ".cache" / "go").touch()
+    assert (process.wait(timeout=LIMIT), again.wait(timeout=LIMIT)) == (0, 0)
+    assert (tmp_path / ".cache" / "began").read_text() == "xx"
+    assert not list((out / store.RUNS).iterdir())
+
+
+def test_a_task_that_is_killed_loses_only_the_run_that_was_under_way(tmp_path: Path) -> None:
+    out, process = at_the_second_run(tmp_path)
+    process.kill()
+    process.wait()
+    assert start(out).wait() == 0  # which waits for the end of the run that the kernel ends
+    assert (tmp_path / ".cache" / "began").read_text() == "xxx"
+    assert [run.outcome for run in report_of(out).runs] == ["finished", "finished"]
+
+
+def test_what_a_task_cannot_do_is_one_line_and_stays_in_its_report(tmp_path: Path) -> None:
+    out = planned(tmp_path)
+    (out / store.RESULTS).write_bytes(b"{}\n")
+    done = subprocess.run(tasks.command_of(out, PLACE.name), stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("reprokit: study-damaged: ")
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.strip().removeprefix("reprokit: ") == report_of(out).refused
+    done = subprocess.run(tasks.command_of(out, "b-01"), stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (2, f"reprokit: cannot-begin: the study in {out} has no task b-01\n")
 
 
 def test_what_is_no_report_says_nothing(tmp_path: Path) -> None:

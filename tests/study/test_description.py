@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reprokit.core.errors import BadStudy, IgnoreRefused
-from reprokit.study import templates
+from reprokit.study import description
 from reprokit.study.description import Setup, Study, differences, planned, read
 from reprokit.verify.ignores import declared
 from tests.support import Reprokit
@@ -140,7 +140,7 @@ def test_over_all_rounds_no_place_and_no_neighbor_is_favored(count: int) -> None
     assert len(behind) == count * (count - 1)
 
 
-@pytest.mark.parametrize("template", templates.NAMES)
+@pytest.mark.parametrize("template", description.TEMPLATES)
 def test_templates_are_studies_of_the_command(tmp_path: Path, template: str) -> None:
     done = Reprokit(tmp_path).run("study", "init", "--template", template, "--", "python", "my train.py", '"quoted"')
     assert done.returncode == 0, done.stderr

@@ -250,7 +250,7 @@ def test_a_second_run_is_made_beside_a_first_one_that_is_there(tmp_path: Path) -
     pairs_to_come = half_made(tmp_path, FIRST)
     (tmp_path / OUT / store.RUNS / "a-01-first").mkdir()
     task = next(pairs_to_come)
-    assert task.made == FIRST
+    assert task.made == (FIRST,)
     assert task.second.notes == (CUT_OFF,)
     assert not Path(task.second.run).exists()
     assert [one.first.setup for one in pairs_to_come] == ["b"]
@@ -258,7 +258,7 @@ def test_a_second_run_is_made_beside_a_first_one_that_is_there(tmp_path: Path) -
 
 def test_a_pair_whose_first_run_is_gone_is_made_again_and_says_so(tmp_path: Path) -> None:
     task = next(half_made(tmp_path, FIRST))
-    assert task.made is None
+    assert task.made == ()
     assert task.first.notes[0].startswith("made again with its pair: ")
     store.add_result(tmp_path / OUT, msgspec.structs.replace(FIRST, notes=list(task.first.notes)))
     assert [one.notes for one in store.read_results(tmp_path / OUT)] == [list(task.first.notes)]
@@ -266,7 +266,7 @@ def test_a_pair_whose_first_run_is_gone_is_made_again_and_says_so(tmp_path: Path
 
 def test_a_first_run_that_failed_is_not_made_again(tmp_path: Path) -> None:
     failed = msgspec.structs.replace(FIRST, outcome="failed")
-    assert next(half_made(tmp_path, failed)).made == failed
+    assert next(half_made(tmp_path, failed)).made == (failed,)
 
 
 def test_runs_at_the_same_time_are_marked(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from reprokit.core.errors import StudyDamaged, StudyTooLarge
 from reprokit.study import results, store
-from reprokit.study.attempt import PairTask, Task, encoded
+from reprokit.study.attempt import PairReport, encoded_report, read_report
 from reprokit.study.description import Engine, Setup, Study
 from reprokit.study.progress import SPARE, DiskSpace, StudyProgress, in_time
 from reprokit.study.results import Evaluation, Label, MetricSeries, PairResult, RunResult
@@ -43,12 +43,10 @@ def test_results_are_the_same_after_the_disk(values: list[float | None], name: s
     assert repr(results.decode(line, RunResult)) == repr(before)  # NaN equals itself by its text
 
 
-def test_a_task_whose_first_run_is_made_is_the_same_in_another_process() -> None:
-    values = {"command": ("c",), "working_directory": "/", "place": "/", "run": "/r"}
-    first = Task(setup="a", pair=1, part="first", mode="observed", **values)  # type: ignore[arg-type]
-    second = msgspec.structs.replace(first, part="second")
-    task = PairTask(first=first, second=second, made=made(seconds=float("inf")))
-    assert msgspec.json.decode(encoded(task), type=PairTask, strict=False) == task
+def test_a_report_is_the_same_for_another_process(tmp_path: Path) -> None:
+    report = PairReport(runs=[made(seconds=float("inf"))], pair=PairResult(setup="a", pair=1), refused='no "room"')
+    (tmp_path / "report.json").write_bytes(encoded_report(report))
+    assert read_report(tmp_path / "report.json") == report
 
 
 def test_a_line_that_was_cut_short_is_left_out_and_taken_away(tmp_path: Path) -> None:

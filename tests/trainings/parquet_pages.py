@@ -1,4 +1,4 @@
-"""Writes a Parquet file with checksums: FILE CODEC VERSION of its pages."""
+"""Writes a Parquet file with checksums, FILE CODEC VERSION of its pages; prints where its columns are."""
 
 import sys
 
@@ -25,3 +25,9 @@ parquet.write_table(
     write_page_checksum=True,
     use_dictionary=["label"],
 )
+metadata, first = parquet.ParquetFile(sys.argv[1]).metadata, 0
+for group in map(metadata.row_group, range(metadata.num_row_groups)):
+    for column in map(group.column, range(group.num_columns)):
+        start = column.dictionary_page_offset or column.data_page_offset
+        print(first, start, start + column.total_compressed_size)
+    first += group.num_rows

@@ -1,8 +1,8 @@
 """Updates of which a listener skips each second one, without any run of reprokit; prints what it saw."""
 
 import torch
-from reprokit.agent.events.steps import SKIP, Events, UpdateDone, UpdateDue
 
+from reprokit.agent.events.steps import SKIP, Events, UpdateDone, UpdateDue
 from reprokit.agent.pytorch.events import EventHooks
 from reprokit.agent.pytorch.state import Modules
 

@@ -3,8 +3,8 @@
 import keras
 import tensorflow as tf
 from keras.src.optimizers import base_optimizer
-from reprokit.agent.events.steps import Events, GradientsDue
 
+from reprokit.agent.events.steps import Events, GradientsDue
 from reprokit.agent.tensorflow.decisions import TensorFlowDecisions
 
 

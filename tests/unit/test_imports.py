@@ -1,4 +1,7 @@
-"""The layers: imports point downwards, and importing reprokit needs nothing of one platform."""
+"""What imports what: the hubs know no feature, and importing reprokit needs nothing of one platform.
+
+The walls between rooms are contracts of import-linter in pyproject.toml, which make lint checks.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +11,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import reprokit
+from reprokit.run import parts
+from reprokit.run.part import RunPart
 
 PACKAGE = Path(reprokit.__path__[0])
 
-# From the top down. A part imports its own modules and what stands in a lower layer, never beside it.
-LAYERS = (
-    {"__main__", "notebook"},
-    {"cli", "pytest_plugin"},
-    {"reproduce", "report", "bundle", "gate", "study"},
-    {"questions"},
-    {"launch", "verify", "profiling", "rules"},
-    {"entropy", "artifacts", "knowledge", "patches", "capture", "saved_tensors"},
-)
-BOTTOM = {"errors", "version"}
 FRAMEWORKS = ("numpy", "torch", "tensorflow", "keras", "sklearn", "xgboost", "pandas", "jax", "lightgbm")
 
 
@@ -40,72 +36,6 @@ def imports(path: Path) -> list[ast.Import | ast.ImportFrom]:
     """All statements of a module that import something, wherever in it."""
     nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
     return [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
-
-
-def imported(path: Path) -> Iterator[str]:
-    """The parts of reprokit that a module imports, wherever in it."""
-    package = ["reprokit", *path.relative_to(PACKAGE).with_suffix("").parts[:-1]]
-    for node in imports(path):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        else:
-            base = package[: len(package) - node.level + 1] if node.level else []
-            origin = ".".join([*base, *([node.module] if node.module else [])])
-            names = [f"{origin}.{alias.name}" for alias in node.names]
-        yield from (name.split(".")[1] for name in names if name.startswith("reprokit."))
-
-
-def layer(part: str) -> int:
-    for number, parts in enumerate(LAYERS):
-        if part in parts:
-            return number
-    return len(LAYERS) + (1 if part in BOTTOM else 0)
-
-
-def is_allowed(part: str, target: str) -> bool:
-    if part == target or part == "__init__":
-        return True
-    if target == "__init__" or (layer(part), layer(target)) == (len(LAYERS), len(LAYERS)):
-        return True  # single-file modules may use each other
-    return layer(target) > layer(part)
-
-
-def test_imports_point_downwards() -> None:
-    names = {part for part, _ in modules()}
-    wrong = [
-        f"{path.relative_to(PACKAGE)} imports {target}"
-        for part, path in modules()
-        for target in imported(path)
-        if target in names and part != "agent" and not is_allowed(part, target)
-    ]
-    assert wrong == []
-
-
-def test_verify_reads_then_compares_then_shows() -> None:
-    order = ("show", "compare", "read")
-    wrong = [
-        f"{path.relative_to(PACKAGE)} imports {later}"
-        for number, part in enumerate(order)
-        for path in (PACKAGE / "verify" / part).glob("*.py")
-        for later in order[:number]
-        if f"reprokit.verify.{later}" in path.read_text(encoding="utf-8")
-    ]
-    assert wrong == []
-
-
-def test_the_agent_imports_nothing_of_reprokit_and_nobody_but_the_library_of_snapshots_imports_it() -> None:
-    inside = [
-        f"{path} imports {t}" for part, path in modules() if part == "agent" for t in imported(path) if t != "agent"
-    ]
-    outside = [
-        str(path)
-        for part, path in modules()
-        if part not in ("agent", "__init__", "capture")
-        for t in imported(path)
-        if t == "agent"
-    ]
-    assert inside == []
-    assert outside == []
 
 
 def test_the_agent_imports_the_standard_library_only() -> None:
@@ -139,20 +69,34 @@ def test_trainings_are_files_that_are_linted_and_no_strings() -> None:
     assert wrong == []
 
 
-# Listeners: what a run keeps of the events of any framework.
-LISTENERS = {"events", "metrics", "trail_library"}
+# Hubs, and the folders whose features they walk by a table.
+HUBS = {
+    "run/run.py": "run/parts",
+    "run/part.py": "run/parts",
+    "verify/runs.py": "verify/categories",
+    "evidence/report/gather.py": "evidence/report/sections",
+}
+SHARED = {"declared_outputs", "ends", "match"}  # by all categories
 
 
-def test_listeners_know_no_framework() -> None:
-    folders = {path.name for path in (PACKAGE / "agent").iterdir() if path.is_dir()} - {"core"}
-    wrong = []
-    for name in LISTENERS:
-        path = PACKAGE / "agent" / f"{name}.py"
-        for node in imports(path):
-            if isinstance(node, ast.ImportFrom) and node.level:
-                targets = (node.module or "").split(".")[:1] + [alias.name for alias in node.names if not node.module]
-                wrong += [f"{name} imports {target}" for target in targets if target in folders]
-    assert wrong == []
+@pytest.mark.parametrize(("hub", "folder"), HUBS.items())
+def test_hubs_import_no_feature_by_name(hub: str, folder: str) -> None:
+    features = {path.stem for path in (PACKAGE / folder).glob("*.py")} - SHARED
+    package = f"reprokit.{folder.replace('/', '.')}"
+    named = set()
+    for node in imports(PACKAGE / hub):
+        if isinstance(node, ast.ImportFrom) and node.module == package:
+            named |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{package}."):
+            named.add((node.module or "").removeprefix(f"{package}.").partition(".")[0])
+    assert named & features == set()
+    assert len(features) > 10
+
+
+def test_each_part_of_a_run_stands_in_the_table_and_each_row_has_its_file() -> None:
+    rows = [row.name for row in parts.TABLE]
+    assert sorted(rows) == sorted(path.stem for path in (PACKAGE / "run" / "parts").glob("[!_]*.py"))
+    assert all(issubclass(import_module(f"reprokit.run.parts.{name}").PART, RunPart) for name in rows)
 
 
 @pytest.mark.parametrize("absent", ["fcntl", "resource", "pty", "termios", "pwd", "grp"])

@@ -26,20 +26,21 @@ main(sys.argv[1:])
 """
 
 BEFORE_RECORD = {
-    "_shim", "_shim.interface", "agent", "agent.script_api", "bounds", "cli", "cli.options", "cli.output",
-    "cli.groups", "cli.main", "cli.record", "errors", "launch", "launch.command", "launch.environment",
-    "launch.host", "launch.messages", "launch.kernel", "launch.process", "launch.run",
-    "launch.rundirectory", "launch.supervisor", "launch.platform_support", "launch.variables",
-    "model", "model.outputs", "model.run", "model.states", "native", "pending_lines", "plan", "printable", "redaction",
-    "run_home", "rundir", "untrusted_json", "version",
+    "_shim", "_shim.interface", "agent", "agent.script_api", "cli", "cli.groups", "cli.main", "cli.options",
+    "cli.output", "cli.record", "core", "core.bounds", "core.errors", "core.messages", "core.native",
+    "core.printable", "core.redaction", "core.untrusted_json", "core.version", "model", "model.outputs", "model.plan",
+    "model.run", "model.states", "run", "run.command", "run.environment", "run.host", "run.kernel", "run.part",
+    "run.parts", "run.parts.console", "run.parts.found_files", "run.parts.shim", "run.platform_support",
+    "run.process", "run.run", "run.rundirectory", "run.shim_plan", "run.supervisor", "run_files", "run_files.home",
+    "run_files.rundir", "run_files.unflushed", "run_files.variables",
 }  # fmt: skip
-BEFORE_REPLAY = BEFORE_RECORD - {"cli.record"} | {
-    "cli.replay", "entropy", "entropy.files", "entropy.pool", "entropy.profile", "launch.capabilities",
-    "launch.compute_pins", "launch.orders", "launch.replay_plan", "launch.seeds",
+BEFORE_REPLAY = BEFORE_RECORD - {"cli.record", "run.parts.found_files"} | {
+    "cli.replay", "entropy", "entropy.files", "entropy.pool", "entropy.profile", "run.capabilities",
+    "run.compute_pins", "run.orders", "run.parts.seeds", "run.replay_plan", "run.seeds",
 }  # fmt: skip
 BEFORE_REPLAY_OF_OUTPUTS = BEFORE_REPLAY | {
-    "launch.aside_place", "launch.interruption", "launch.recorded_files", "launch.starting_files", "launch.stragglers",
-    "names",
+    "run.aside_place", "run.interruption", "run.recorded_files", "run.starting_files", "run.stragglers",
+    "run_files.names",
 }  # fmt: skip
 # Each of them takes 1 to 70 ms, and what it is for can be had later or without it.
 TOO_SLOW = {

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from reprokit.core.difference import Difference
-from reprokit.verify.runs import Comparison, compare
+from reprokit.verify.comparison import Comparison
+from reprokit.verify.runs import compare
 
 from .runs import Building, recording, replayed, training
 

@@ -22,8 +22,8 @@ import pytest
 from reprokit.core.difference import BookkeepingKind, Difference, Verdict
 from reprokit.model.outputs import OutputFile, OutputLink
 from reprokit.run_files.rundir import seal_file
-from reprokit.verify.facts import Level
-from reprokit.verify.runs import Comparison, compare
+from reprokit.verify.comparison import Comparison, Level
+from reprokit.verify.runs import compare
 from reprokit.verify.show.comparison import document, rows
 from reprokit.verify.verdict import verdict_line
 from tests.diff import samples

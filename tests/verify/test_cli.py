@@ -19,7 +19,6 @@ import pytest
 from reprokit.model.outputs import OutputFile
 from reprokit.model.run import FAILED, NO_END, RUNNING, Fidelity, ProfileFacts
 from reprokit.model.states import ON, Switch, Uncovered, not_loaded, off
-from reprokit.run.finish import in_words
 from reprokit.run_files import rundir
 
 from .runs import Building, digest, float32, recording, replayed, training
@@ -235,7 +234,7 @@ def test_what_moved_requests_mean(pair: Pair, counts: dict[str, int], meaning: s
     pair[1].run.fidelity = Fidelity(exact=15, **counts)
     text = reprokit("verify", pair[0].write(), pair[1].write()).stdout
     assert meaning in next(line for line in text.splitlines() if "replay fidelity" in line)
-    assert ("all that was recorded" in in_words(pair[1].run.fidelity)) is meaning.startswith("all")
+    assert ("all that was recorded" in pair[1].run.fidelity.words) is meaning.startswith("all")
 
 
 def test_show_a_run_in_progress(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from reprokit.model.run import RUNNING, Fidelity, ProcessKilled, ProfileFacts, R
 from reprokit.model.states import not_loaded
 from reprokit.run_files import rundir
 from reprokit.run_files.console import PrintedPiece
-from reprokit.verify.runs import Comparison
+from reprokit.verify.comparison import Comparison
 from reprokit.verify.verdict import verdict_line
 
 from .runs import Building, digest, float32, recording, replayed, tensor

@@ -9,7 +9,7 @@ import pytest
 
 from reprokit.core.difference import Difference, Verdict
 from reprokit.core.errors import RunDamaged
-from reprokit.verify.runs import Comparison
+from reprokit.verify.comparison import Comparison
 
 from .runs import Building
 

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from reprokit.core.difference import Difference
 from reprokit.core.errors import RunDamaged
 from reprokit.model.outputs import OutputFile
-from reprokit.verify.runs import Comparison, compare
+from reprokit.verify.comparison import Comparison
+from reprokit.verify.runs import compare
 from tests.diff import samples
 from tests.diff.test_messages import DATA, SHARD, bundle, index
 from tests.verify.runs import Building, training

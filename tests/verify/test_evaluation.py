@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from reprokit.core.difference import Difference, Verdict
 from reprokit.core.errors import ReprokitError, RunDamaged
 from reprokit.run_files import rundir
+from reprokit.verify.comparison import Comparison
 from reprokit.verify.read.evaluation_columns import decoder
-from reprokit.verify.runs import Comparison
 from reprokit.verify.runs import compare as compare_runs
 from reprokit.verify.show.comparison import document, rows
 

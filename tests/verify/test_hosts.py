@@ -11,7 +11,7 @@ import pytest
 from reprokit.core.difference import Verdict
 from reprokit.core.errors import RunNotFound
 from reprokit.run_files.rundir import RunDirectory
-from reprokit.verify.categories import hosts
+from reprokit.verify import hosts
 from reprokit.verify.runs import compare
 from tests.support import Reprokit
 

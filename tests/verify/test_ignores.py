@@ -22,8 +22,9 @@ from reprokit.run_files.console import PrintedPiece
 from reprokit.run_files.user_config import find
 from reprokit.verify import pattern_search
 from reprokit.verify.bookkeeping.names import names_result, names_weights
+from reprokit.verify.comparison import Comparison
 from reprokit.verify.ignores import Ignores, PathPattern, configured, declared
-from reprokit.verify.runs import Comparison, compare
+from reprokit.verify.runs import compare
 from reprokit.verify.show.comparison import document
 from reprokit.verify.verdict import verdict_line
 from tests.diff import samples

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from reprokit.core.difference import Verdict
 from reprokit.gate.check import COMPARED
-from reprokit.verify.facts import BY_NAME, Level
+from reprokit.verify.comparison import Level
+from reprokit.verify.facts import BY_NAME
 from reprokit.verify.runs import compare
 from reprokit.verify.verdict import verdict_line
 

@@ -15,8 +15,9 @@ from reprokit.core.tolerance import Tolerance, Tolerances
 from reprokit.model.outputs import OutputFile
 from reprokit.run_files.rundir import seal_file
 from reprokit.verify.categories.tracker_metrics import CATEGORY
+from reprokit.verify.comparison import Comparison
 from reprokit.verify.read.normalization import Normalizations, excluded
-from reprokit.verify.runs import Comparison, compare
+from reprokit.verify.runs import compare
 from reprokit.verify.show.summary import document, summarize
 from tests.diff.test_logged import event, framed, history, version
 from tests.support import Reprokit

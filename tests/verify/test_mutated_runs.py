@@ -16,7 +16,8 @@ import pytest
 
 from reprokit.core.difference import Difference
 from reprokit.core.errors import NothingComparable, ReprokitError, RunError
-from reprokit.verify.runs import Comparison, compare, require_whole
+from reprokit.verify.comparison import Comparison
+from reprokit.verify.runs import compare, require_whole
 from tests.support import Reprokit, training_text
 
 from . import mutated

@@ -22,8 +22,9 @@ from reprokit.run_files import rundir
 from reprokit.run_files.ledgers import BatchUse, LedgerEvent, SampleStep, ledgers
 from reprokit.run_files.rundir import RunDirectory
 from reprokit.verify.categories.samples import coverage
+from reprokit.verify.comparison import Comparison
 from reprokit.verify.read.run_check import check
-from reprokit.verify.runs import Comparison, compare
+from reprokit.verify.runs import compare
 from tests.sample_ledgers import DECLARED, NAME, block, entry, head, ledger, steps, tail
 
 from .runs import Building, recording

@@ -10,7 +10,8 @@ import pytest
 
 from reprokit.core.difference import Difference, Verdict
 from reprokit.run_files import rundir
-from reprokit.verify.runs import Comparison, compare
+from reprokit.verify.comparison import Comparison
+from reprokit.verify.runs import compare
 from reprokit.verify.show.comparison import causes
 from tests.support import Reprokit
 

@@ -13,9 +13,9 @@ import pytest
 from reprokit.core.difference import BookkeepingKind
 from reprokit.core.toml_text import loads
 from reprokit.verify.bookkeeping.recognition import RunContext, ValueName, proposed
-from reprokit.verify.categories.suggestions import IgnoreSuggestions, suggest
+from reprokit.verify.comparison import Comparison
 from reprokit.verify.ignores import Ignores, declared
-from reprokit.verify.runs import Comparison
+from reprokit.verify.suggestions import IgnoreSuggestions, suggest
 from tests.diff import samples
 from tests.support import shipped_schema
 from tests.verify.runs import Building, replayed, training

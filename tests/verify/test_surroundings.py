@@ -18,7 +18,8 @@ from reprokit.core.difference import Difference, Verdict
 from reprokit.model.states import Uncovered
 from reprokit.run_files import names, rundir
 from reprokit.verify.categories.environment import RULES, rule_for
-from reprokit.verify.runs import Comparison, compare
+from reprokit.verify.comparison import Comparison
+from reprokit.verify.runs import compare
 from tests.support import Reprokit, python, training_text
 
 from .runs import Building, float32

@@ -18,7 +18,8 @@ from reprokit.core.difference import Difference, Verdict
 from reprokit.core.tolerance import QUANTITIES, Tolerance, Tolerances, tolerances, ulps
 from reprokit.model.outputs import OutputFile
 from reprokit.run_files import rundir
-from reprokit.verify.runs import Comparison, compare
+from reprokit.verify.comparison import Comparison
+from reprokit.verify.runs import compare
 from tests.support import Reprokit
 
 from .runs import Building, digest, float32, replayed, tensor, training

@@ -11,7 +11,8 @@ import pytest
 from reprokit.core.difference import Difference, Verdict
 from reprokit.core.errors import RunNotReadable
 from reprokit.run_files.trails import Trail
-from reprokit.verify.runs import Comparison, compare
+from reprokit.verify.comparison import Comparison
+from reprokit.verify.runs import compare
 from tests.trails import INPUTS_PARTIAL, INPUTS_SEVERAL, Table, write
 
 from .runs import recording, replayed, trail

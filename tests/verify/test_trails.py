@@ -16,7 +16,8 @@ from reprokit.core.difference import Difference, Role, Verdict
 from reprokit.core.errors import RunDamaged, RunNotFound, RunTooNew
 from reprokit.model.states import WITH_GRADIENTS, WITHOUT_TRAIL
 from reprokit.run_files import rundir, trails
-from reprokit.verify.runs import Comparison, compare
+from reprokit.verify.comparison import Comparison
+from reprokit.verify.runs import compare
 from reprokit.verify.show.comparison import causes, document
 from reprokit.verify.show.summary import document as document_of_run
 from reprokit.verify.show.summary import summarize

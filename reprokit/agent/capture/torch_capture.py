@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..events import steps as events
 from ..pytorch import private_api
-from ..pytorch.events import EventHooks
+from ..pytorch.events import EventHooks, recording_hooks
 from ..pytorch.state import Modules
 from . import CaptureSession
 from .torch_checks import CaptureContext
@@ -114,7 +114,7 @@ class TorchCapture:
 
 def hooks_of(capture: CaptureSession, torch: Any) -> EventHooks:
     """Return the hooks of a run that is recorded too, else some of the capture's own."""
-    hooks = None if capture.agent is None else capture.agent.pytorch
+    hooks = None if capture.agent is None else recording_hooks(capture.agent)
     if hooks is not None:
         return hooks
     compiled = capture.attempt(private_api.compiled, torch, capture.settings.library)

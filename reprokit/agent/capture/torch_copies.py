@@ -11,9 +11,8 @@ import operator
 import weakref
 
 from ..pytorch.private_api import changes, copy_each
-from ..pytorch.series import size_of
 from ..pytorch.tensor_names import parameters_of, parts_of
-from ..pytorch.tensors import has_memory, is_tensor
+from ..pytorch.tensors import has_memory, is_tensor, size_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

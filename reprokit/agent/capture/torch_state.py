@@ -7,9 +7,18 @@ import sys
 from array import array
 
 from ..core.state_entries import StateKind
-from ..pytorch.series import size_of
 from ..pytorch.tensor_names import named_tensors, parts_of
-from ..pytorch.tensors import bytes_of, components_of, dtype_name, entry, has_memory, is_nested, is_plain, is_tensor
+from ..pytorch.tensors import (
+    bytes_of,
+    components_of,
+    dtype_name,
+    entry,
+    has_memory,
+    is_nested,
+    is_plain,
+    is_tensor,
+    size_of,
+)
 from ..pytorch.training_state import optimizer_entries, stateful_entry
 from . import trees
 from .random_states import as_values, put_back

@@ -82,17 +82,17 @@ class StepStartListener:
 
     def loader_began(self, event: events.LoaderBegan) -> None:
         """Count the epochs of a DataLoader."""
-        event.epoch = self._watched.next_epoch(event.loader)
+        event.notes[self] = self._watched.next_epoch(event.loader)
 
     def loader_exhausted(self, event: events.LoaderExhausted) -> None:
         """Drop what an exhausted DataLoader fetched for no step."""
-        self._training.threads.step.exhaust(_epoch(event))
+        self._training.threads.step.exhaust(self._pass_of(event))
 
     def batch_fetched(self, event: events.BatchFetched) -> None:
         """Record a batch that a DataLoader returned, unless it is fetched without gradients or never trained on."""
         if not self._is_grad_enabled() or not self._watched.records:
             return
-        step, epoch = self._training.threads.step, _epoch(event)
+        step, epoch = self._training.threads.step, self._pass_of(event)
         batches, start = step.batches, step.start
         is_begun = step.state is BEGUN
         if is_begun and not step.is_trained():
@@ -118,9 +118,8 @@ class StepStartListener:
                 start.fetch_random = record.random
             record.indices = event.indices
 
-
-def _epoch(event: events.BatchFetched | events.LoaderExhausted) -> LoaderPass | None:
-    return None if event.began is None else event.began.epoch
+    def _pass_of(self, event: events.BatchFetched | events.LoaderExhausted) -> LoaderPass | None:
+        return None if event.began is None else event.began.notes.get(self)
 
 
 class LossChecks:

@@ -1,10 +1,12 @@
-"""The agent of one process: owns the journal and the adapters, and turns their failures into warnings."""
+"""The agent of one process, which all features share; it knows none of them: they register with it.
+
+It owns the journal and the adapters, and turns failures of features into warnings.
+"""
 
 from __future__ import annotations
 
 import sys
 
-from ..frameworks import WATCHED, load
 from .journal import Journal
 from .signal_errors import pass_on
 from .stderr_lines import say
@@ -12,17 +14,17 @@ from .thread_names import on_thread, takes_tasks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Mapping
+    from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
     from types import ModuleType
-    from typing import Any
+    from typing import Any, Protocol, TypeVar
 
-    from ..events.steps import EventListener, Events
-    from ..frameworks.base import Adapter
-    from ..operators import Observer
-    from ..orders.tracks import Orders
-    from ..predictions.log import PredictionLog
-    from ..pytorch.events import EventHooks
-    from ..seeds.ledger import SeedLedger
+    AnyLog = TypeVar("AnyLog", bound="Log")
+
+    class Stream(Protocol):
+        """The events of a framework, to which listeners can be added."""
+
+        def add(self, listener: Any) -> None: ...
+
 
 __all__ = ["Agent", "on_thread"]
 
@@ -31,8 +33,6 @@ MADE = "optimizers/"  # and a framework: a kind of object that is counted
 # What is recorded of a training: nothing if it is only captured. In a replay, orders are replayed instead.
 TRAINING, ORDERS = "training", "orders"
 KEPT = frozenset([TRAINING, ORDERS])
-_COMPUTING = frozenset(["ctypes", "numpy", "tensorflow", "torch"])
-_WITH_POOLS = frozenset(["numpy", "sklearn", "torch"])  # modules with thread pools whose size no variable sets
 
 
 class Generators:
@@ -60,24 +60,104 @@ class ForkState:
         self.finished = False
 
 
+class Log:
+    """Base class of a feature's object that exists from its first use on, as Agent.log_of() returns it."""
+
+    finish_order = 0  # logs with a negative one are finished before the random states are written
+
+    def finish(self) -> None:
+        """Write the final lines, at the end of the process."""
+
+    def forget(self) -> None:
+        """In a forked child: drop the state of the parent."""
+
+
+class Adapter:
+    """Base class of the adapters: writes the framework's version; subclasses record more."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    def instrument(self, name: str, module: ModuleType) -> None:
+        """Patch a module of the framework that has just been imported."""
+        self._agent.framework(name, module)
+
+    def parts(self) -> list[Any]:
+        """Return the objects to finish at the end, in that order."""
+        return []
+
+    def finish(self) -> None:
+        """Write the final lines; if called again, write nothing twice."""
+        for part in self.parts():
+            self._agent.attempt(part.finish)
+
+    def random_states(self) -> None:
+        """Write the digests of the framework's random states, after everything else."""
+
+    def write_random_state(self, name: str, digest: str) -> None:
+        """Write the digest of a random state."""
+        self._agent.journal.write("random_state", {"name": name, "digest": digest})
+
+    def forget(self) -> None:
+        """In a forked child: drop the state of the parent."""
+        for part in self.parts():
+            part.forget()
+
+
+class Adapters:
+    """The adapters of the frameworks that this process has imported."""
+
+    def __init__(
+        self,
+        watched: Mapping[str, str] | None = None,
+        load: Callable[[str], Callable[[Agent], Adapter]] | None = None,
+    ) -> None:
+        self.watched = watched or {}  # modules that adapters patch, each with the name of its adapter
+        self._load = load
+        self._loaded: dict[str, Adapter] = {}
+
+    def __iter__(self) -> Iterator[Adapter]:
+        return iter(list(self._loaded.values()))
+
+    def instrument(self, agent: Agent, name: str, module: ModuleType) -> None:
+        """Let the adapter of a module that has just been imported patch it; create it with the first one."""
+        framework = self.watched[name]
+        if framework not in self._loaded and self._load is not None:
+            self._loaded[framework] = self._load(framework)(agent)
+        self._loaded[framework].instrument(name, module)
+
+
+class ImportListeners:
+    """What is called around imports."""
+
+    def __init__(self) -> None:
+        self.searched: list[Callable[[str], object]] = []  # with the name of each module searched for
+        # Before and after each execution of a watched module.
+        self.executed: Callable[[str, bool], object] | None = None
+
+
 class Agent:
     """The state that adapters, observers and listeners share in this process."""
 
-    def __init__(self, run: str, journal: Journal) -> None:
+    log_predictions: Callable[[object, object, object], object]  # called by the script; set as the agent starts
+
+    def __init__(self, run: str, journal: Journal, adapters: Adapters | None = None) -> None:
         self.run = run  # the run directory
         self.journal = journal
-        self._logs: dict[str, Any] = {}  # created on first use: seeds, orders, evaluation
+        self.adapters = Adapters() if adapters is None else adapters
+        self._logs: dict[type[Log], Log] = {}
+        self.shared: dict[type, Any] = {}  # objects that features share, by their class
         self.generators = Generators()
         self._process = ForkState()
-        self._adapters: dict[str, Adapter] = {}
-        self.observer: Observer | None = None  # of a profile run
         self.keeps: frozenset[str] = KEPT
-        self.pytorch: EventHooks | None = None  # in a recorded process that uses PyTorch
         self.listeners: list[tuple[Collection[str], Callable[[str, ModuleType], object]]] = []  # modules, callback
-        self.import_listeners: list[Callable[[str], object]] = []  # called with the name of each module searched for
+        self.imports = ImportListeners()
         # Called with a framework's name and events, once they exist; each returns the listeners to add.
-        self.event_listeners: list[Callable[[str, Events], list[EventListener]]] = []
+        self.event_listeners: list[Callable[[str, Any], list[Any]]] = []
+        self.counts_all_steps = False  # whether a listener counts even steps in which the trail keeps nothing
         self.end_callbacks: list[Callable[[], object]] = []  # called at the end, before the adapters finish
+        # Called at the end if one of these modules was imported, before the random states are written.
+        self.fact_writers: list[tuple[frozenset[str], Callable[[], object]]] = []
         journal.first_write_of_fork = self._first_write_of_fork
 
     @property
@@ -87,29 +167,13 @@ class Agent:
 
     def loaded(self, name: str, module: ModuleType) -> None:
         """Instrument a module that has been imported, and call its listeners."""
-        if name in WATCHED and TRAINING in self.keeps:
-            self.attempt(self._instrument, name, module)
+        if name in self.adapters.watched and TRAINING in self.keeps:
+            self.attempt(self.adapters.instrument, self, name, module)
         for names, listener in self.listeners:
             if name in names:
                 self.attempt(listener, name, module)
 
-    def _instrument(self, name: str, module: ModuleType) -> None:
-        framework = WATCHED[name]
-        if framework not in self._adapters:
-            self._adapters[framework] = load(framework)(self)
-        self._adapters[framework].instrument(name, module)
-        if name in _WITH_POOLS:
-            self.attempt(self._resize_pools, name, module)
-
-    def _resize_pools(self, name: str, module: ModuleType) -> None:
-        """Restore the sizes that thread pools had in the recording, if the launcher asks for it."""
-        from ..surroundings.compute_settings import pool_sizes, resize_pools
-
-        sizes = pool_sizes(self.run)
-        if sizes:
-            resize_pools(name, module, sizes)
-
-    def begin_events(self, framework: str, events: Events) -> None:
+    def begin_events(self, framework: str, events: Stream) -> None:
         """Add the optional listeners to a framework's events, after those of every run."""
         for make_listeners in self.event_listeners:
             for listener in self.attempt(make_listeners, framework, events) or ():
@@ -174,28 +238,12 @@ class Agent:
         """Write the version of a framework."""
         self.journal.write("framework", {"name": name, "version": str(getattr(module, "__version__", ""))})
 
-    def _log(self, name: str, module: str, class_name: str) -> Any:
-        if name not in self._logs:
-            from importlib import import_module
-
-            log_class = getattr(import_module(f"{__package__.rpartition('.')[0]}.{module}"), class_name)
-            self._logs[name] = log_class(self.run, self.journal, self.warn)
-        return self._logs[name]
-
-    @property
-    def seeds(self) -> SeedLedger:
-        """The ledger of seeding calls; created on first use."""
-        return self._log("seeds", "seeds.ledger", "SeedLedger")  # type: ignore[no-any-return]
-
-    @property
-    def orders(self) -> Orders:
-        """The orders in which threads take their turns; created on first use."""
-        return self._log("orders", "orders.tracks", "Orders")  # type: ignore[no-any-return]
-
-    @property
-    def evaluation(self) -> PredictionLog:
-        """The log of predictions; created on first use."""
-        return self._log("evaluation", "predictions.log", "PredictionLog")  # type: ignore[no-any-return]
+    def log_of(self, kind: type[AnyLog], make: Callable[[Agent], AnyLog]) -> AnyLog:
+        """Return this process's log of a class; make it on first use."""
+        log: Any = self._logs.get(kind)
+        if log is None:
+            log = self._logs[kind] = make(self)
+        return log  # type: ignore[no-any-return]
 
     def log(self, step: object, epoch: object, values: dict[str, object]) -> None:
         """Write the values that the script passes to reprokit.log."""
@@ -211,10 +259,6 @@ class Agent:
             else:
                 self.journal.write("log", {"name": name, **where, "value": value})
 
-    def log_predictions(self, y_true: object, y_pred: object, task: object) -> None:
-        """Write the predictions that the script passes to reprokit.log_predictions."""
-        self.evaluation.note("log_predictions", y_pred, y_true, task=None if task is None else str(task))
-
     def finish(self) -> None:
         """Write the final lines of this process; a forked child that has written nothing writes no end either."""
         if self._process.finished or TRAINING not in self.keeps or not self.journal.written:
@@ -222,31 +266,24 @@ class Agent:
         self._process.finished = True
         for callback in self.end_callbacks:
             self.attempt(callback)
-        for adapter in list(self._adapters.values()):
+        for adapter in self.adapters:
             self.attempt(adapter.finish)
-        self._finish_logs("evaluation")
+        self._finish_logs(are_early=True)
         self.attempt(self._write_made)
         if not takes_tasks():
-            self.attempt(self._computed_with)
-            for adapter in list(self._adapters.values()):
+            for modules, write in self.fact_writers:
+                if not modules.isdisjoint(sys.modules):
+                    self.attempt(write)
+            for adapter in self.adapters:
                 self.attempt(adapter.random_states)
-        self._finish_logs("seeds", "orders")
+        self._finish_logs(are_early=False)
         self.journal.write("end", self.attempt(_imported) or {})
         self.attempt(self.journal.close)
 
-    def _finish_logs(self, *names: str) -> None:
-        for name in names:
-            if name in self._logs:
-                self.attempt(self._logs[name].finish)
-
-    def _computed_with(self) -> None:
-        """Write the numbers of threads and the libraries' choices of code, if a computing library was loaded."""
-        if _COMPUTING.isdisjoint(sys.modules):
-            return
-        from ..surroundings.compute_settings import facts
-
-        for name, library, values in facts():
-            self.computed(name, library, values)
+    def _finish_logs(self, *, are_early: bool) -> None:
+        for log in sorted(self._logs.values(), key=lambda log: log.finish_order):
+            if (log.finish_order < 0) is are_early:
+                self.attempt(log.finish)
 
     def computed(self, name: str, library: str, facts: Mapping[str, object]) -> None:
         """Write the facts about the machine that a library depends on."""
@@ -258,7 +295,7 @@ class Agent:
         self.journal.forget()
         for log in self._logs.values():
             log.forget()
-        for adapter in self._adapters.values():
+        for adapter in self.adapters:
             self.attempt(adapter.forget)
 
     def _first_write_of_fork(self) -> None:

@@ -6,13 +6,31 @@ import os
 import sys
 from importlib.machinery import ModuleSpec, SourceFileLoader
 
+from .agent import TRAINING
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from types import ModuleType
 
+    from .agent import Agent
+
 _MARK = "_reprokit_listens"  # attribute of an exec_module that is wrapped already
 _PACKAGE = os.path.abspath(__file__).rpartition("/agent/core/")[0]  # where reprokit itself lies
+
+
+def start(agent: Agent) -> None:
+    """Report the modules that adapters patch, and those that features wait for; some may be imported already."""
+    adapted = agent.adapters.watched if TRAINING in agent.keeps else ()
+    watched = sorted(set(adapted).union(*[names for names, _ in agent.listeners]))
+    watcher = ImportWatcher(frozenset(watched), agent.loaded, agent.warn)
+    watcher.finding, watcher.importing = agent.imports.searched, agent.imports.executed
+    sys.meta_path.insert(0, watcher)
+    sys.meta_path.append(FallbackFinder())
+    for name in watched:
+        module = sys.modules.get(name)
+        if module is not None:
+            agent.loaded(name, module)
 
 
 class ImportWatcher:

@@ -40,7 +40,7 @@ class Journal:
         self._identity: str | None = identity
         self._quoted = to_json(identity)
         self._numbers = itertools.count()  # next() on it is atomic, and safe inside a finalizer as no lock is
-        # Read only once: where the shim does not know the agent's lines (native/place.c), it takes a recorded read.
+        # Read once: where native/shim/sources/place.c does not know the agent's lines, it takes a recorded read.
         self._epoch = time.time() - time.monotonic()
         self._broken = False
         self._buffer = BufferedLines(run)

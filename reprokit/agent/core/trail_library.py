@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from .agent import Agent
-
 ABI = 9  # RKT_ABI of native/trail/trail.h
 BATCH, LOSS, GRADIENTS, PARAMETERS, TORCH, PYTHON, NUMPY = (1 << bit for bit in range(7))
 BEFORE, PARTIAL, UNSTEADY_GRADIENTS, UNSTEADY_PARAMETERS, BUFFERS, UNCHANGED = 128, 256, 512, 1024, 2048, 4096
@@ -172,8 +170,9 @@ if TYPE_CHECKING:
 class TrailFile:
     """The trail file of this process, opened at the first step."""
 
-    def __init__(self, agent: Agent, loaded: Library) -> None:
-        self._agent, self._library = agent, loaded
+    def __init__(self, run: str, identity: Callable[[], str], loaded: Library) -> None:
+        self._run, self._library = run, loaded
+        self._identity = identity  # returns the name of this process, which takes a while in a forked child
         self._tables: dict[str, int] = {}  # series so far by name, each with a table of tensors
         self.handle = 0
         self.last = 0  # handle of the series that stepped last
@@ -183,7 +182,7 @@ class TrailFile:
         """Begin a series of steps, as Library.series does; raises RuntimeError if there is no room for it."""
         self._tables[name] = self._tables.get(name, 0) + 1
         if not self.handle:
-            self.handle = self._library.open(self._agent.run, self._agent.journal.identity)
+            self.handle = self._library.open(self._run, self._identity())
         is_allowed = self._tables[name] <= MAX_TABLES
         handle = self._library.series(self.handle, name, kind, tensors, first, **facts) if is_allowed else 0
         if not handle:

@@ -8,7 +8,7 @@ them. An event without listeners has an empty tuple of handlers, and is not even
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..core.signal_errors import pass_on
 
@@ -48,9 +48,7 @@ class LoaderBegan(TrainingEvent):
     loader: object | None  # None after all handlers were called, so that events keep no loader alive
     place: tuple[str, int]  # file and line
     workers: int | None
-    series: object = None  # set by the metrics: the epoch state of this iteration
-    epoch: Any = None  # set by captures: their state of this iteration
-    samples: Any = None  # set by the ledger of samples: its state of this iteration
+    notes: dict[object, Any] = field(default_factory=dict)  # what listeners know of this iteration, by listener
 
 
 @dataclass(eq=False)
@@ -72,7 +70,7 @@ class BatchFetched(TrainingEvent):
     began: LoaderBegan | None
     indices: Any = None  # of its samples in the data set, if a sampler chose them
     worker: int | None = None  # that made the batch, if known
-    digest: int | None = None  # of this batch, if the trail has computed it
+    digest: int | None = None  # of this batch, if it is computed already
 
 
 @dataclass(eq=False)

@@ -6,8 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..core.agent import Agent
-    from .base import Adapter
+    from ..core.agent import Adapter, Agent
 
 # Keras' modules that train and apply gradients, from 2.2 to 3, in all its packages.
 _KERAS_2 = (

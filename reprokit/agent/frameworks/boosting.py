@@ -120,7 +120,7 @@ class BoostingTrail:
 
     def forget(self) -> None:
         """Start afresh, also in a forked child, which needs a file of its own."""
-        self._file = trail.TrailFile(self._agent, self._library)
+        self._file = trail.TrailFile(self._agent.run, lambda: self._agent.journal.identity, self._library)
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {RoundComputed: self._round_computed}

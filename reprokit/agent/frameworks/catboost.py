@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 
+from ..core.agent import Adapter
 from ..core.exact_values import describe
 from ..core.patching import Function, replace
-from .base import SEED_NAMES, Adapter
+from ..seeds.ledger import seeds_of
 from .estimators import Estimators, ScoringState
+from .parameters import SEED_NAMES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ class CatboostAdapter(Adapter):
         parameters = model.get_params()
         for name in SEED_NAMES:
             requested = parameters.get(name)
-            seed = self._agent.seeds.seed(f"catboost.fit {name}", requested, caller)
+            seed = seeds_of(self._agent).seed(f"catboost.fit {name}", requested, caller)
             if seed is not requested:
                 model.set_params(**{name: seed})
 

@@ -11,9 +11,9 @@ import sys
 from collections import OrderedDict
 from copy import copy
 
+from ..core.agent import Adapter
 from ..core.patching import Function, replace
 from ..core.reader_names import file_name, named
-from .base import Adapter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from functools import partial
 
 from ..core.exact_values import described, leaves
 from ..core.patching import Function, replace
+from ..predictions import predictions_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Estimators:
         classes = getattr(estimator, "classes_", None) if method == "predict_proba" and len(parts) == 1 else None
         for name, part in parts:
             hint = "classification" if method == "predict_proba" else task_of(estimator, part)
-            self._agent.evaluation.note(name, part, hint=hint, classes=classes)
+            predictions_of(self._agent).note(name, part, hint=hint, classes=classes)
 
     def _make_score(self, original: Function) -> Function:
         def score(estimator: Any, *arguments: Any, **keywords: Any) -> Any:

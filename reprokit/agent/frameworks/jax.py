@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
+from ..core.agent import Adapter
 from ..core.patching import replace
-from ..seeds.ledger import seeding
-from .base import Adapter
+from ..seeds.ledger import seeding, seeds_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class JaxAdapter(Adapter):
             return
         for function in ("PRNGKey", "key"):
             call = f"jax.random.{function}"
-            replace(module, function, lambda original, call=call: seeding(self._agent.seeds, call, original))  # type: ignore[misc]
+            replace(module, function, lambda original, call=call: seeding(seeds_of(self._agent), call, original))  # type: ignore[misc]
 
     def _note_processes(self, *_call: Any) -> None:
         jax: Any = sys.modules["jax"]

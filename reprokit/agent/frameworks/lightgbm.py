@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from ..core.patching import replace
 from ..events.steps import RoundScored
-from .base import ParametersAdapter
+from ..predictions import predictions_of
 from .boosting import NODES, BoostingHooks, unpatched
 from .estimators import noting_outside_calls
+from .parameters import ParametersAdapter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class LightgbmAdapter(ParametersAdapter):
         objective = str(getattr(booster, "params", {}).get("objective", ""))
         is_class = objective.startswith(("binary", "multiclass", "cross_entropy"))
         hint = "classification" if is_class and not kinds else "regression" if kinds else None
-        self._agent.evaluation.note(".".join(["lightgbm.Booster.predict", *kinds]), result, hint=hint)
+        predictions_of(self._agent).note(".".join(["lightgbm.Booster.predict", *kinds]), result, hint=hint)
 
 
 _PREDICT = "_Booster__inner_predict"  # private, from 2.0 to 4.7: has predictions of data that may have been freed

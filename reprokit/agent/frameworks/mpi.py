@@ -10,9 +10,9 @@ import os
 import sys
 from functools import partial
 
+from ..core.agent import Adapter
 from ..core.collectives import CollectiveLog, bytes_of, object_digest_of
 from ..core.patching import noting, replace_in_static_type
-from .base import Adapter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ import sys
 from _thread import _local
 from functools import partial
 
+from ..core.agent import Adapter
 from ..core.digests import text_digest
 from ..core.patching import Function, replace, replace_in_static_type
-from ..seeds.ledger import SeedLedger, seeding, seeding_method
-from .base import Adapter
+from ..seeds.ledger import SeedLedger, seeding, seeding_method, seeds_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class NumpyAdapter(Adapter):
             self._agent.framework(name, module)
             return
         self._agent.attempt(self._agent.generators.begin, "numpy", partial(_state, module))
-        ledger = self._agent.seeds
+        ledger = seeds_of(self._agent)
         for function in ("seed", "default_rng"):
             call = f"numpy.random.{function}"
             replace(module, function, lambda original, call=call: seeding(ledger, call, original))  # type: ignore[misc]
@@ -42,7 +42,7 @@ class NumpyAdapter(Adapter):
 
     def _instrument_sequences(self, module: Any) -> None:
         if module is not None:
-            entropy = SeedSequenceEntropy(self._agent.seeds)
+            entropy = SeedSequenceEntropy(seeds_of(self._agent))
             replace(module, "randbits", entropy.make_randbits)
             replace(module, "_coerce_to_uint32_array", entropy.make_coerce)
 

@@ -11,10 +11,10 @@ import re
 import sys
 from functools import partial
 
+from ..core.agent import Adapter
 from ..core.json_text import to_json
 from ..core.launch_plan import read_plan
 from ..core.patching import Function, noting, replace, replace_in_static_type
-from .base import Adapter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

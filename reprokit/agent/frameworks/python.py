@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 
+from ..core.agent import Adapter
 from ..core.digests import text_digest
 from ..core.patching import replace
-from .base import Adapter
+from ..seeds.ledger import seeds_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class PythonAdapter(Adapter):
 
     def _make_seed(self, random: Any, original: Callable[..., Any]) -> Callable[..., Any]:
         # The class itself is not replaced; its constructor calls seed, and so do subclasses with their own seed.
-        ledger, initialize, instance = self._agent.seeds, random.Random.__init__.__code__, random._inst
+        ledger, initialize, instance = seeds_of(self._agent), random.Random.__init__.__code__, random._inst
 
         def seed(self: Any, a: Any = None, version: int = 2) -> Any:
             if a is not None:

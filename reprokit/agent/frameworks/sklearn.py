@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 
+from ..core.agent import Adapter
 from ..core.exact_values import described
 from ..core.patching import Function, replace
-from .base import Adapter
+from ..predictions import predictions_of
+from ..seeds.ledger import seeds_of
 from .estimators import Estimators, ScoringState, is_inside
 from .sklearn_validation import FOLD, MAX_ROWS, CrossValidation
 
@@ -83,7 +85,7 @@ class SklearnAdapter(Adapter):
 
     def _give_seed(self, estimator: Any, caller: FrameType) -> None:
         requested = estimator.random_state
-        seed = self._agent.seeds.seed("sklearn.base.clone random_state", requested, caller)
+        seed = seeds_of(self._agent).seed("sklearn.base.clone random_state", requested, caller)
         if seed is not requested:
             estimator.set_params(random_state=seed)
 
@@ -110,7 +112,7 @@ class SklearnAdapter(Adapter):
         """Record predictions, once for all metrics of the same ones, except within an estimator's score."""
         true, pred = _sides(arguments, keywords)
         task = METRICS[metric]
-        self._agent.evaluation.note(name or f"{task} metrics", pred, true, hint=task, once=not name)
+        predictions_of(self._agent).note(name or f"{task} metrics", pred, true, hint=task, once=not name)
 
     def _keep_for_fold(self, metric: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """Keep predictions to be returned with a fold's scores; workers write nothing themselves."""

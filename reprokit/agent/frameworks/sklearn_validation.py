@@ -10,6 +10,7 @@ import sys
 
 from ..core.exact_values import described
 from ..core.patching import Function, replace
+from ..predictions import predictions_of
 from .estimators import ScoringState, noting_outside_calls
 
 TYPE_CHECKING = False
@@ -79,14 +80,14 @@ class CrossValidation:
         return _aggregate_score_dicts
 
     def _note_fold(self, estimator: str, task: str, true: Any, pred: Any) -> None:
-        self._agent.evaluation.note(f"{estimator}.cross-validation", pred, true, hint=task)
+        predictions_of(self._agent).note(f"{estimator}.cross-validation", pred, true, hint=task)
 
     def _note_predicted(self, result: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         true = keywords.get("y", arguments[2] if len(arguments) > 2 else None)
         hint, classes = None, None
         if keywords.get("method", "predict") == "predict_proba" and getattr(true, "ndim", 0) == 1:
             hint, classes = "classification", sys.modules["numpy"].unique(true)
-        self._agent.evaluation.note("cross_val_predict", result, true, hint=hint, classes=classes)
+        predictions_of(self._agent).note("cross_val_predict", result, true, hint=hint, classes=classes)
 
     def _write(self, result: Any, _arguments: Any, _keywords: Any) -> None:
         name = "cross_val_score"

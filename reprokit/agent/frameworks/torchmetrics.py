@@ -11,11 +11,12 @@ import weakref
 from _thread import _local
 from functools import partial, wraps
 
+from ..core.agent import Adapter
 from ..core.exact_values import described
 from ..core.patching import Function, replace
+from ..predictions import predictions_of
 from ..predictions.log import EvaluationTally, aligned
 from ..pytorch.tensors import is_plain
-from .base import Adapter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ class TorchmetricsAdapter(Adapter):
             sides = aligned(pred, truth)
             if record.tally is None or not record.tally.fits(*sides):
                 self._write(record)
-                record.tally = self._agent.evaluation.tally(record.name, hint=record.task)
+                record.tally = predictions_of(self._agent).tally(record.name, hint=record.task)
             record.tally.add(*sides, {})
             record.is_written = False
 
@@ -166,7 +167,7 @@ class TorchmetricsAdapter(Adapter):
     def _write(self, record: MetricRecord) -> None:
         if record.tally is not None and not record.is_written:
             record.is_written = True
-            self._agent.evaluation.write(record.name, record.tally)
+            predictions_of(self._agent).write(record.name, record.tally)
 
     def _end(self, record: MetricRecord) -> None:
         """Write the results of a metric that is reset or deleted."""

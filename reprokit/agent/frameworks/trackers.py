@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import sys
 
+from ..core.agent import Adapter
 from ..core.patching import Function, replace
-from .base import Adapter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

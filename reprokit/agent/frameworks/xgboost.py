@@ -9,9 +9,10 @@ import weakref
 
 from ..core.patching import replace
 from ..events.steps import RoundScored
-from .base import ParametersAdapter
+from ..predictions import predictions_of
 from .boosting import NODES, BoostingHooks, unpatched
 from .estimators import Estimators, ScoringState, noting_outside_calls
+from .parameters import ParametersAdapter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class XgboostAdapter(ParametersAdapter):
         truth = data.get_label() if not kinds and hasattr(data, "get_label") else None
         has_truth = truth is not None and len(truth) == len(result)
         task = "regression" if kinds else self._task(booster)
-        self._agent.evaluation.note(name, result, truth if has_truth else None, hint=task)
+        predictions_of(self._agent).note(name, result, truth if has_truth else None, hint=task)
 
     def _task(self, booster: Any) -> str | None:
         """Return the task of a booster by the name of its objective; None if it is unknown."""

@@ -184,17 +184,21 @@ class Metrics:
         for former in self._epochs_of_deleted_loaders():
             if former.exhausted:  # no further iteration will end it
                 self._end_epoch(former)
-        event.series = epoch
+        event.notes[self] = epoch
 
     def _batch_fetched(self, event: BatchFetched) -> None:
         loader_began = event.began
-        self._thread.epoch = None if loader_began is None else loader_began.series
+        self._thread.epoch = None if loader_began is None else loader_began.notes.get(self)
 
     def _loader_exhausted(self, event: LoaderExhausted) -> None:
-        epoch: Any = None if event.began is None else event.began.series
+        epoch: Any = None if event.began is None else event.began.notes.get(self)
         self._thread.epoch = epoch
         if epoch is not None:
             epoch.exhausted = True  # not ended: a loop that fetches ahead has batches left
+
+    def epoch_of(self, event: LoaderBegan) -> EpochState | None:
+        """Return name and number of the epoch that an iteration of a loader is."""
+        return event.notes.get(self)
 
     def _update_due(self, _event: UpdateDue) -> None:
         epoch, last_step_epoch = self._thread.epoch, self._thread.last_step_epoch

@@ -102,6 +102,7 @@ class SampleLedger:
         agent: Agent,
         events: Events,
         facts_of: Callable[[Any], dict[str, object]],
+        epoch_of: Callable[[LoaderBegan], Any],
         digest: Callable[[Any], int | None],
         compiled: Any = None,
         memory_of: Callable[[Any], BatchMemory] | None = None,
@@ -111,6 +112,7 @@ class SampleLedger:
         self._gradients = gradients
         self._memory_of = memory_of  # returns where values lie; None where calls of models are no events
         self._facts_of = facts_of  # returns the settings of a loader
+        self._epoch_of = epoch_of  # returns the epoch that an iteration is, with name and number
         self._digest = digest  # digests a batch for which the trail has no digest
         self.forget()
 
@@ -166,14 +168,14 @@ class SampleLedger:
     # Batches, until their step
 
     def _loader_began(self, event: LoaderBegan) -> None:
-        series: Any = event.series
+        series = self._epoch_of(event)
         text = to_json({"name": series.name, **(self._agent.attempt(self._facts_of, event.loader) or {})})
         number = self._loaders.get(text)
         if number is None:
             number = self._loaders[text] = len(self._loaders)
             self._declare(LOADER, number, text)
         epoch = self._epochs[number] = max(series.number, self._epochs.get(number, -1) + 1)  # threads count anew
-        event.samples = LoaderIteration(number, epoch)
+        event.notes[self] = LoaderIteration(number, epoch)
 
     def _declare(self, kind: int, number: int, text: str) -> None:
         if number >= MAX_NUMBER:
@@ -185,7 +187,7 @@ class SampleLedger:
 
     def _batch_fetched(self, event: BatchFetched) -> None:
         loader_began = event.began
-        iteration = None if loader_began is None else loader_began.samples
+        iteration = None if loader_began is None else loader_began.notes.get(self)
         if iteration is None:
             return
         pending = self._thread.pending
@@ -245,7 +247,7 @@ class SampleLedger:
             pending.drop()
         elif pending.use == NOT_CALLED:
             pending.exhausted()
-        iteration = None if loader_began is None else loader_began.samples
+        iteration = None if loader_began is None else loader_began.notes.get(self)
         if iteration is not None and pending.waits_for_steps(iteration):
             iteration.is_exhausted = True
         elif iteration is not None and (iteration.has_steps or pending.has(iteration)):

@@ -17,7 +17,6 @@ from ..core.patching import replace
 from ..core.quiet_interrupts import ENOUGH, hide_interrupts
 from ..core.user_frames import where
 from ..events.steps import EvaluationDue, LoaderBegan, UpdateDone
-from . import settings
 from .files import DIRECTORY, ProfileFile, append
 
 TYPE_CHECKING = False
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from ..core.agent import Agent
     from ..core.user_frames import Place
     from ..events.steps import Handler, TrainingEvent
-    from .functions import FunctionProfiles
 
 __all__ = ["OBSERVERS", "Observer", "start", "where"]
 
@@ -62,6 +60,8 @@ OBSERVERS: dict[str, tuple[str, ...]] = {
     "torch.utils.data.dataloader": ("library_calls.observe_loaders", "torch_operators.observe_loaders"),
     "xgboost.training": ("settings.observe_xgboost",),
 }
+# Begun in each process, by what must be asked for.
+IN_EACH_PROCESS = (("settings.ObservedSettings", None), ("functions.begin", FUNCTIONS))
 STEPPING = ("torch", "tensorflow")  # modules whose programs may take steps; time limits start at the first step
 _OF_OPERATORS = ("library_calls.observe_compilations", "torch_operators.", "torch_inductor.", "tensorflow_operators.")
 
@@ -246,11 +246,9 @@ class Observer:
             replace(os, name, self._make_final)
         if self.sampling.has_limit:
             hide_interrupts(self.directory, lambda: self._is_child)
-        settings.ObservedSettings(self)
-        if self.counts_functions:
-            from . import functions
-
-            self.agent.attempt(functions.begin, self)
+        for observer, kind in IN_EACH_PROCESS:
+            if kind is None or kind in self._requested:
+                self.agent.attempt(self._observe, observer)
         self.flush()
 
     def _on_garbage_collection(self, phase: str, _: object) -> None:
@@ -273,7 +271,7 @@ class Observer:
         """Handle begin or end of a package's import, whose many calls are not counted."""
         if begins and name in STEPPING and self.sampling.has_time_limit:
             self.agent.attempt(append, f"{self.directory}/stepping", b".")
-        functions: FunctionProfiles | None = self.parts.get(FUNCTIONS)
+        functions: Any = self.parts.get(FUNCTIONS)
         if functions is not None and "." not in name:
             self.agent.attempt(functions.importing, name, begins)
 
@@ -286,11 +284,11 @@ class Observer:
                 self._observed.add((observer, name))
                 self.agent.attempt(self._observe, observer, module)
 
-    def _observe(self, observer: str, module: ModuleType) -> None:
+    def _observe(self, observer: str, *module: ModuleType) -> None:
         from importlib import import_module
 
         file, _, name = observer.partition(".")
-        getattr(import_module(f"{__name__}.{file}"), name)(module, self)
+        getattr(import_module(f"{__name__}.{file}"), name)(*module, self)
 
     def check_clock(self) -> None:
         """Write or stop if it is time to."""
@@ -367,7 +365,7 @@ class Observer:
 def start(agent: Agent, settings: Mapping[str, Any]) -> None:
     """Begin the observation that the plan asks for."""
     observer = Observer(agent, settings)
-    agent.observer = observer
+    agent.imports.executed, agent.counts_all_steps = observer.importing, True
     agent.listeners.append((OBSERVERS, observer.loaded))
     agent.event_listeners.append(lambda _framework, _events: [observer])
     atexit.register(observer.finish)

@@ -13,8 +13,7 @@ from ..core.signal_errors import pass_on
 from ..pytorch import private_api
 from ..pytorch.content_digests import MAX_SALTS, PytorchContents
 from ..pytorch.dispatch_modes import DispatchModes
-from ..pytorch.series import size_of
-from ..pytorch.tensors import dtype_name
+from ..pytorch.tensors import dtype_name, size_of
 from .device_digests import DeviceSums, PendingDigest
 from .operator_log import DRAWS, NO_OUTPUTS, NOT_LOGGED, UNREAD, CallLog
 from .torch_calls import Operator, passed_on

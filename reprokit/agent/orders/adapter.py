@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
-from ..core.agent import ORDERS, Agent
-from ..frameworks.base import Adapter
+from ..core.agent import ORDERS, Adapter, Agent
 from .conditions import ConditionOrders
 from .imports import ImportOrders
 from .locks import LockOrders
+from .tracks import Orders, orders_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,12 +34,14 @@ class OrdersAdapter(Adapter):
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
+        self._orders: Orders | None = None
         if ORDERS in agent.keeps:
-            agent.orders.actors.watch(sys.modules["threading"])
-            LockOrders(agent.orders).watch(sys.modules["threading"])
-            ConditionOrders(agent.orders).watch(sys.modules["threading"])
-            ImportOrders(agent.orders).watch(sys.modules["_frozen_importlib"], agent.import_listeners)
-            agent.listeners.append(((LOADERS,), self._watch_loaders))
+            self._orders = orders = orders_of(agent)
+            orders.actors.watch(sys.modules["threading"])
+            LockOrders(orders).watch(sys.modules["threading"])
+            ConditionOrders(orders).watch(sys.modules["threading"])
+            ImportOrders(orders).watch(sys.modules["_frozen_importlib"], agent.imports.searched)
+            agent.listeners.append(((LOADERS,), partial(self._watch_loaders, orders)))
             agent.listeners.append((("torch",), self._watch_torch))
         self._workers: WorkerOrders | None = None
         self._processes: ProcessOrders | None = None
@@ -46,9 +49,9 @@ class OrdersAdapter(Adapter):
         self._dask: DaskOrders | None = None
 
     def instrument(self, name: str, module: Any) -> None:
-        if ORDERS not in self._agent.keeps:
+        orders = self._orders
+        if orders is None:
             return
-        orders = self._agent.orders
         if name.startswith("multiprocessing.") and name.endswith(SHARING):
             self._shared_memory().watch(module)
         if name in POOLS or name in EXECUTORS:
@@ -116,7 +119,7 @@ class OrdersAdapter(Adapter):
     def _watch_torch(self, name: str, module: Any) -> None:
         self._shared_memory().watch_torch(module)
 
-    def _watch_loaders(self, name: str, module: Any) -> None:
+    def _watch_loaders(self, orders: Orders, name: str, module: Any) -> None:
         from .loaders import LoaderOrders
 
-        LoaderOrders(self._agent.orders).watch(module)
+        LoaderOrders(orders).watch(module)

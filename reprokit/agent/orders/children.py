@@ -15,6 +15,7 @@ from functools import partial
 from itertools import count
 
 from ..core.user_frames import MAX_DEPTH, is_own, is_users
+from ..surroundings.call_sites import CallSites
 from ..surroundings.directory_proxies import OsFunctionProxy
 
 TYPE_CHECKING = False
@@ -80,7 +81,9 @@ class ChildOrders:
                 import mmap
                 import threading  # noqa: F401  its import begins the orders of threads
 
-                self._orders = self._agent.orders
+                from .tracks import orders_of
+
+                self._orders = orders_of(self._agent)
                 self._pids = memoryview(mmap.mmap(-1, SIZE * MAX_CHILDREN)).cast("i")
             except ImportError:  # of a process that became a user who may not read Python's files
                 return MAX_CHILDREN
@@ -251,6 +254,11 @@ class ChildOrders:
 
     def _attempt_choices(self, kind: str, caller: FrameType) -> Choices | None:
         return self.attempt(self.choices, kind, caller)  # type: ignore[no-any-return]
+
+
+def start(agent: Agent) -> None:
+    """Watch the children that the call sites report."""
+    ChildOrders(agent).watch(agent.shared[CallSites].started)
 
 
 class WaitProxy(OsFunctionProxy):

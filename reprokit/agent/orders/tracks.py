@@ -10,6 +10,7 @@ import time
 from _thread import RLock
 from array import array
 
+from ..core.agent import Log
 from ..core.signal_errors import pass_on
 from .actors import Actors
 from .callers import place
@@ -21,11 +22,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import FrameType
-    from typing import Any
+    from typing import Any, Protocol
 
+    from ..core.agent import Agent
     from ..core.journal import Journal
-    from .dask_tasks import TaskPlaces
-    from .worker_turns import WorkerTurns
+
+    class WrittenTurns(Protocol):
+        """Turns that are written and counted at the end."""
+
+        @property
+        def exact(self) -> int: ...
+        @property
+        def moved(self) -> int: ...
+        @property
+        def unused(self) -> int: ...
+        def write(self) -> None: ...
+
 
 MAX_TURNS = 1 << 10  # turns in a line; a SIGKILL loses no more
 MAX_PENDING = 2000  # lines of a track that has one actor
@@ -93,8 +105,10 @@ class Track:
             self._orders.write(self.name, line)
 
 
-class Orders:
+class Orders(Log):
     """The recorded or replayed tracks of this process."""
+
+    finish_order = 2
 
     def __init__(self, run: str, journal: Journal, warn: Callable[..., None]) -> None:
         self._journal = journal
@@ -102,8 +116,8 @@ class Orders:
         self._guard = RLock()  # re-entrant: while it is held, a finalizer of the script may create a lock or a queue
         self.actors = Actors()
         self._recorded = RecordedTracks(run)
-        self._written: list[Track | WorkerTurns | TaskPlaces] = []
-        self._replayed: list[ReplayedTurns | RecordedAnswers | WorkerTurns | TaskPlaces] = []
+        self._written: list[Track | WrittenTurns] = []
+        self._replayed: list[ReplayedTurns | RecordedAnswers | WrittenTurns] = []
         self._bytes_left = MAX_WRITTEN
         self._numbers: dict[str, int] = {}
         self._choices: dict[str, Choices] = {}
@@ -191,7 +205,7 @@ class Orders:
         """The identity of this process."""
         return self._journal.identity
 
-    def register(self, turns: WorkerTurns | TaskPlaces) -> None:
+    def register(self, turns: WrittenTurns) -> None:
         """Register the turns of a pool's workers, or the places of tasks, to be written and counted at the end."""
         if not self._written and not self._replayed:
             self._journal.write("orders", dict.fromkeys(COUNTS, 0))  # as in recorded_actors()
@@ -248,3 +262,8 @@ class Orders:
         self._choices.clear()
         self._recorded.forget()
         self._bytes_left = MAX_WRITTEN
+
+
+def orders_of(agent: Agent) -> Orders:
+    """Return the orders of this process; create them on first use."""
+    return agent.log_of(Orders, lambda agent: Orders(agent.run, agent.journal, agent.warn))

@@ -11,9 +11,26 @@ from .waits import Wait
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import Any
+    from typing import Any, Protocol
 
-    from .tracks import Orders
+    from .waits import WaitingProcess
+
+    class OpenTrack(Protocol):
+        """A track that turns are appended to, such as tracks.Track."""
+
+        is_written: bool
+
+        def append(self, actor: int) -> None: ...
+        def begin(self) -> None: ...
+
+    class RecordingProcess(WaitingProcess, Protocol):
+        """What the choices of a thread need of its process: tracks.Orders has it."""
+
+        @property
+        def is_replay(self) -> bool: ...
+        def track(self, name: str) -> OpenTrack: ...
+        def answers(self, name: str) -> RecordedAnswers: ...
+
 
 LOOK_INTERVAL = 0.0005  # seconds between two looks whether a recorded outcome has come
 MAX_DIGITS = 10
@@ -23,7 +40,13 @@ class ReplayedTurns:
     """The recorded turns at one place, which threads take in the recorded order."""
 
     def __init__(
-        self, orders: Orders, name: str, recorded: Sequence[int], condition: Any, is_optional: bool, is_mixed: bool
+        self,
+        orders: WaitingProcess,
+        name: str,
+        recorded: Sequence[int],
+        condition: Any,
+        is_optional: bool,
+        is_mixed: bool,
     ) -> None:
         self._orders, self._name = orders, name
         self._is_optional = is_optional
@@ -152,7 +175,7 @@ class RecordedAnswers:
 class Choices:
     """Records or replays the outcomes of one thread's calls at one place, as texts that repeat between runs."""
 
-    def __init__(self, orders: Orders, name: str) -> None:
+    def __init__(self, orders: RecordingProcess, name: str) -> None:
         self.is_replay = orders.is_replay
         self.name = name
         self._orders = orders
@@ -228,7 +251,7 @@ class ReorderBuffer:
     Each number is recorded as its difference from the count of results before it.
     """
 
-    def __init__(self, orders: Orders, choices: Choices) -> None:
+    def __init__(self, orders: WaitingProcess, choices: Choices) -> None:
         self._orders = orders
         self._choices = choices
         self._lock = RLock()

@@ -19,10 +19,37 @@ from .callers import caller_outside, place
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
-    from typing import Any
+    from typing import Any, Protocol
 
-    from .loops import LoopWakeUps
-    from .tracks import Orders
+    from .actors import Actors
+
+    class WatchedLoop(Protocol):
+        """A loop of asyncio, whose thread may wait for others."""
+
+        is_open: bool
+        driver: str
+        native_id: int
+        held: float
+
+        @property
+        def waits_for_threads(self) -> bool: ...
+        @property
+        def patience(self) -> float: ...
+
+    class WaitingProcess(Protocol):
+        """What a wait needs to know of its process: tracks.Orders has it."""
+
+        actors: Actors
+        since: float
+        waits: Waits
+        warn: Callable[..., None]
+
+        @property
+        def identity(self) -> str: ...
+        @property
+        def recorded_seconds(self) -> float: ...
+        def attempt(self, function: Callable[..., Any], *arguments: Any) -> Any: ...
+
 
 POLL_INTERVAL = 0.5  # seconds between two checks whether a waiting thread may go on waiting
 FIRST_INTERVAL = 0.01  # seconds: the first such checks
@@ -40,10 +67,10 @@ MAX_SAID = 20  # waits of a process that are reported
 class Waits:
     """The waits of this process."""
 
-    def __init__(self, orders: Orders) -> None:
+    def __init__(self, orders: WaitingProcess) -> None:
         self._orders, self.attempt = orders, orders.attempt
         self.given_up = 0
-        self._loops: list[weakref.ref[LoopWakeUps]] = []
+        self._loops: list[weakref.ref[WatchedLoop]] = []
         self._blocked: dict[int, Wait] = {}  # by the identifier of the thread that waits
         self._said: set[tuple[str, str]] = set()
         self._idle = 0.0  # seconds during which somebody waited and the process was idle
@@ -80,14 +107,14 @@ class Waits:
                 if result or (wait.is_over() and time.monotonic() - began >= least):
                     return result
 
-    def watch(self, loop: LoopWakeUps) -> None:
+    def watch(self, loop: WatchedLoop) -> None:
         """Know a loop, whose thread may wait for others."""
         self._loops = [weakref.ref(living) for living in [*self._living_loops(), loop]]
 
-    def _living_loops(self) -> list[LoopWakeUps]:
+    def _living_loops(self) -> list[WatchedLoop]:
         return [loop for loop in [reference() for reference in self._loops] if loop is not None]
 
-    def open_loop_of(self, drivers: Collection[str]) -> LoopWakeUps | None:
+    def open_loop_of(self, drivers: Collection[str]) -> WatchedLoop | None:
         """Return the open loop that one of these threads executes: what it does depends on what it reads."""
         return next((loop for loop in self._living_loops() if loop.is_open and loop.driver in drivers), None)
 
@@ -166,7 +193,7 @@ class Wait:
 
     def __init__(
         self,
-        orders: Orders,
+        orders: WaitingProcess,
         track: str,
         whom: str,
         since: float | None = None,
@@ -258,7 +285,7 @@ class Wait:
         return True
 
 
-def _driven_loop() -> LoopWakeUps | None:
+def _driven_loop() -> WatchedLoop | None:
     """Return what is known of the loop of asyncio of which this thread executes a callback."""
     events: Any = sys.modules.get("asyncio.events")
     loop = None if events is None else events._get_running_loop()

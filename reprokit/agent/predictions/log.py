@@ -6,6 +6,7 @@ import hashlib
 import sys
 from _thread import RLock
 
+from ..core.agent import Log
 from ..core.thread_names import on_thread
 from .files import MAX_BYTES, MAX_FILES, PredictionFiles
 from .samples import FLOAT, Rows, rows_of
@@ -125,8 +126,10 @@ class EvaluationTally:
         return facts
 
 
-class PredictionLog:
+class PredictionLog(Log):
     """Records the predictions of one process."""
+
+    finish_order = -1
 
     def __init__(self, run: str, journal: Journal, warn: Callable[[str], None]) -> None:
         self._files = PredictionFiles(run, lambda: journal.identity)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import atexit
 
 from ..core import trail_library
+from ..core.agent import Adapter
 from ..events.steps import Events
-from ..frameworks.base import Adapter
 from ..listeners.metrics import Metrics
 from ..listeners.sample_ledger import SampleLedger
 from . import private_api, tensors
@@ -64,12 +64,14 @@ class PytorchAdapter(Adapter):
         self._parts = [metrics, records, self._distributed]
         if trail is not None:
             followed = MemoryOfValues, BatchGradients(compiled)
-            samples = SampleLedger(self._agent, events, loader_facts, trail.digest, compiled, *followed)
+            samples = SampleLedger(
+                self._agent, events, loader_facts, metrics.epoch_of, trail.digest, compiled, *followed
+            )
             events.add(samples)
             self._parts = [trail, samples, *self._parts]
         self._agent.begin_events("torch", events)
         self._hooks = EventHooks(self._agent, events, torch, records.modules, records, compiled)
-        self._agent.pytorch = self._hooks
+        self._agent.shared[EventHooks] = self._hooks
         self._hooks.wants_indices = trail is not None
         self._agent.attempt(watch_generator, self._agent, torch)
         for name, module in self._early:

@@ -9,8 +9,7 @@ from ..core import trail_library as trail
 from ..core.attributes import own_attributes
 from ..core.digests import array_entry
 from . import private_api
-from .series import size_of
-from .tensors import dtype_name, entry, is_nested, is_plain, lies_in_order
+from .tensors import dtype_name, entry, is_nested, is_plain, lies_in_order, size_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

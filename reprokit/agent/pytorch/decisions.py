@@ -14,11 +14,28 @@ from .state import closure_in, with_closure
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+    from collections.abc import Callable, Iterator
+    from typing import Any, Protocol
 
     from ..core.patching import Function
-    from .events import EventHooks
+    from ..events.steps import Events, ForwardBegan, UpdateDue
+
+    class Hooks(Protocol):
+        """What the wrappers here need of the hooks that they extend: events.EventHooks has it."""
+
+        @property
+        def events(self) -> Events: ...
+
+        torch: Any
+        thread: Any
+        is_compiling: Callable[[], bool]
+        failed: Function
+
+        def replace(self, owner: Any, name: str, make: Callable[[Function], Function]) -> None: ...
+        def watch_schedules_and_scalers(self) -> None: ...
+        def report_call(self, original: Function, owner: tuple[Any, ...], began: ForwardBegan) -> Any: ...
+        def update_due(self, due: UpdateDue) -> str | None: ...
+        def update_done(self, due: UpdateDue) -> None: ...
 
 
 def step_parts(kind: type) -> Iterator[tuple[type, str]]:
@@ -61,7 +78,7 @@ def replace_targets(torch: Any, replace: Function) -> None:
     private_api.push_function_mode(torch, TargetMode())
 
 
-def make_clip(hooks: EventHooks, original: Function) -> Function:
+def make_clip(hooks: Hooks, original: Function) -> Function:
     """Wrap clip_grad_norm_ to report which gradients it is about to clip, and when it has."""
     handlers, is_compiling = hooks.events, hooks.is_compiling
 
@@ -84,7 +101,7 @@ def make_clip(hooks: EventHooks, original: Function) -> Function:
 class DecisionHooks:
     """Wraps optimizer steps so that listeners can skip them, and reports what else captures need."""
 
-    def __init__(self, hooks: EventHooks) -> None:
+    def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
         self._handlers, self._thread = hooks.events, hooks.thread
         torch = hooks.torch

@@ -43,14 +43,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import CodeType
-    from typing import Any
+    from typing import Any, Protocol
 
-    from ..capture import CaptureSession
     from ..core.agent import Agent
     from ..events.steps import EventListener, Events
     from .state import TrainingRecords
 
     Function = Callable[..., Any]
+
+    class ErrorGuard(Protocol):
+        """Whoever turns failures of hooks into warnings: an agent, or a script's own captures."""
+
+        def attempt(self, function: Function, *arguments: Any) -> Any: ...
+        def failed(self, function: Function, error: Exception) -> None: ...
+
 
 # Besides torch itself, a deciding listener, or a run without an adapter, waits for these modules.
 LATER = (
@@ -78,7 +84,7 @@ class EventHooks:
 
     def __init__(
         self,
-        guard: Agent | CaptureSession,
+        guard: ErrorGuard,
         events: Events,
         torch: Any,
         modules: Modules,
@@ -459,6 +465,11 @@ class EventHooks:
             if not due.outlasts:
                 raise
         return batch if due.replace is None else due.replace(batch)
+
+
+def recording_hooks(agent: Agent) -> EventHooks | None:
+    """Return the hooks of this process, if it is recorded and uses PyTorch."""
+    return agent.shared.get(EventHooks)
 
 
 def _report_after(original: Function, callback: Callable[[Any], object]) -> Function:

@@ -7,7 +7,7 @@ import struct
 from ..core import trail_library as library
 from ..core.patching import replace, replace_in_static_type
 from ..core.signal_errors import pass_on
-from ..seeds.ledger import seeding, seeding_method
+from ..seeds.ledger import seeding, seeding_method, seeds_of
 from . import private_api
 
 TYPE_CHECKING = False
@@ -24,12 +24,12 @@ def watch_seeding(agent: Agent, name: str, module: Any) -> None:
     package = "torch.cuda" if name == "torch.cuda.random" else "torch"
     for function in ("manual_seed", "manual_seed_all"):
         call = f"{package}.{function}"
-        replace(module, function, lambda original, call=call: seeding(agent.seeds, call, original))  # type: ignore[misc]
+        replace(module, function, lambda original, call=call: seeding(seeds_of(agent), call, original))  # type: ignore[misc]
 
 
 def watch_generator(agent: Agent, torch: Any) -> None:
     """Record the seeds of generators that the script creates."""
-    ledger, call = agent.seeds, "torch.Generator.manual_seed"
+    ledger, call = seeds_of(agent), "torch.Generator.manual_seed"
     replace_in_static_type(torch.Generator, "manual_seed", lambda method: seeding_method(ledger, call, method))
 
 

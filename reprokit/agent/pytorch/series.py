@@ -7,7 +7,7 @@ import functools
 from ..core.trail_library import CHANGED_GRADIENTS as GRADIENTS
 from ..core.trail_library import CHANGED_PARAMETERS as PARAMETERS
 from . import private_api
-from .tensors import dtype_name, is_plain
+from .tensors import dtype_name, is_plain, size_of, storage_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,16 +17,6 @@ if TYPE_CHECKING:
     from ..core.trail_library import Library, Named
     from .content_digests import PytorchContents
     from .generators import GeneratorDigests
-
-
-def size_of(tensor: Any) -> int:
-    """Return the size of a tensor in bytes; PyTorch before 2.0 has no nbytes."""
-    return tensor.numel() * tensor.element_size()  # type: ignore[no-any-return]
-
-
-def storage_of(tensor: Any) -> Any:
-    """Return the storage of a tensor, which views of it share."""
-    return tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
 
 
 class StepReader:

@@ -207,3 +207,13 @@ def bytes_of(tensor: Any) -> Any:
     view = (ctypes.c_char * size).from_address(tensor.data_ptr())
     view._tensor = tensor
     return view
+
+
+def size_of(tensor: Any) -> int:
+    """Return the size of a tensor in bytes; PyTorch before 2.0 has no nbytes."""
+    return tensor.numel() * tensor.element_size()  # type: ignore[no-any-return]
+
+
+def storage_of(tensor: Any) -> Any:
+    """Return the storage of a tensor, which views of it share."""
+    return tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()

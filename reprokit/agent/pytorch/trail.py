@@ -112,7 +112,7 @@ class StepTrail:
     def forget(self) -> None:
         """Reset all state: initially, and in a forked child, which gets a file of its own."""
         self._thread = StepThread(self._library)
-        self._file = library.TrailFile(self._agent, self._library)
+        self._file = library.TrailFile(self._agent.run, lambda: self._agent.journal.identity, self._library)
         self._is_alone = len(os.sched_getaffinity(0)) == 1  # no core is free for a worker thread
         self._devices: DeviceDigester | None = None
         self._has_optimizers = False

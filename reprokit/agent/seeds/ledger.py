@@ -13,20 +13,21 @@ import sys
 import weakref
 from _thread import _local
 
+from ..core.agent import Log
 from ..core.json_text import to_json
 from ..core.signal_errors import pass_on
 from ..core.thread_names import on_thread
 from ..core.user_frames import INSTALLED, installed_package
-from ..frameworks import WATCHED
 from .encoding import NotExact, decode, encode
 from .recording import RecordedSeeds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import FrameType
     from typing import Any
 
+    from ..core.agent import Agent
     from ..core.journal import Journal
 
     Text = Callable[[object], str]  # describes the arguments of a call with this seed
@@ -46,8 +47,6 @@ _OWN = __name__.partition(".")[0]
 _FROM_OUTSIDE = _OWN + ".patches.general"  # sets the launcher's seed, which is not the script's
 _TRANSPARENT = _ON_BEHALF.union((_CALLED_BY, _OWN))
 _ENSEMBLES = ("sklearn.ensemble._bagging", "sklearn.ensemble._forest")  # seeds of many parts, from one that is noted
-# Not the standard library, in whose threads joblib seeds as the script would.
-_FRAMEWORKS = _ON_BEHALF.union(name.partition(".")[0] for name, adapter in WATCHED.items() if adapter != "orders")
 _SEE_THROUGH = ("torch._compile", "torch._dynamo")  # they lie between a script and torch.manual_seed
 
 
@@ -57,11 +56,14 @@ class _SeedingThread(_local):
     inside = False  # within a seeding call, which calls others
 
 
-class SeedLedger:
+class SeedLedger(Log):
     """Records the seeding calls of this process, and in a replay chooses their values."""
 
-    def __init__(self, run: str, journal: Journal, warn: Callable[[str], None]) -> None:
+    finish_order = 1
+
+    def __init__(self, run: str, journal: Journal, warn: Callable[[str], None], packages: Iterable[str] = ()) -> None:
         self._journal = journal
+        self._frameworks = _ON_BEHALF.union(packages)
         self._recorded = RecordedSeeds(run)
         self._warn = warn
         self._thread = _SeedingThread()
@@ -98,7 +100,7 @@ class SeedLedger:
             thread.inside = False
 
     def _seed(self, call: str, seed: Any, caller: FrameType, text: Text) -> Any:
-        origin = _origin(caller)
+        origin = _origin(caller, self._frameworks)
         if origin is None:
             return seed
         thread, file, line = self._tasks.place(caller, origin, on_thread(""))
@@ -166,6 +168,17 @@ class SeedLedger:
                 self._journal.write("seed_count", fields)
 
 
+def seeds_of(agent: Agent) -> SeedLedger:
+    """Return the ledger of this process; create it on first use."""
+    return agent.log_of(SeedLedger, _make_ledger)
+
+
+def _make_ledger(agent: Agent) -> SeedLedger:
+    # Not the standard library, in whose threads joblib seeds as the script would.
+    packages = [name.partition(".")[0] for name, adapter in agent.adapters.watched.items() if adapter != "orders"]
+    return SeedLedger(agent.run, agent.journal, agent.warn, packages)
+
+
 def seeding(
     ledger: SeedLedger, call: str, original: Callable[..., Any], keyword: str = "seed", depth: int = 1
 ) -> Callable[..., Any]:
@@ -214,7 +227,7 @@ def _arguments(value: object, arguments: tuple[Any, ...], keywords: dict[str, An
     return ", ".join(parts + [f"{key}={described(named[key])}" for key in named])[:MAX_ARGUMENT]
 
 
-def _origin(caller: FrameType) -> FrameType | None:
+def _origin(caller: FrameType, frameworks: frozenset[str]) -> FrameType | None:
     """Return the frame that seeds: the caller, or the script behind it; None for a library's seeds of many parts."""
     while _package(caller) == _OWN and caller.f_back is not None:  # another adapter stands in between
         if caller.f_globals.get("__name__") == _FROM_OUTSIDE:
@@ -231,13 +244,13 @@ def _origin(caller: FrameType) -> FrameType | None:
             return None
         called = called or _package(frame) == _CALLED_BY
         frame = frame.f_back
-    return frame if frame is not None and _is_script(frame) else None
+    return frame if frame is not None and _is_script(frame, frameworks) else None
 
 
-def _is_script(frame: FrameType) -> bool:
+def _is_script(frame: FrameType, frameworks: frozenset[str]) -> bool:
     """Return whether a frame is neither a library's nor an import's."""
     file = frame.f_code.co_filename
-    return not (installed_package(file) or file.startswith("<frozen") or _package(frame) in _FRAMEWORKS)
+    return not (installed_package(file) or file.startswith("<frozen") or _package(frame) in frameworks)
 
 
 def _package(frame: FrameType) -> str:

@@ -14,6 +14,7 @@ from ..core.patching import replace
 from ..core.state_entries import StateKind
 from ..events import steps as events
 from ..pytorch import private_api
+from ..pytorch.events import recording_hooks
 from ..pytorch.state import entries_of
 from ..pytorch.tensor_names import TensorNames, named_tensors, parts_of
 from ..pytorch.tensors import is_tensor
@@ -59,7 +60,7 @@ class PytorchState:
     def __init__(self, agent: Agent, answers: StateAnswers) -> None:
         self._agent, self._answers, self.failed = agent, answers, answers.failed
         self._torch: Any = sys.modules["torch"]
-        self._objects = TrainingObjects(lambda: agent.pytorch.modules)  # type: ignore[union-attr]
+        self._objects = TrainingObjects(lambda: recording_hooks(agent).modules)  # type: ignore[union-attr]
         self._records = LiveObjects()  # of the optimizers, by which updates are counted
         self._random = RandomStates(self._torch)
         # The states of generators after the last update, and when a loader began or returned a batch.

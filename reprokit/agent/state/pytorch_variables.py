@@ -6,8 +6,7 @@ import sys
 
 from ..capture.store import DTYPES
 from ..capture.torch_state import SnapshotReader, digest, leaf
-from ..pytorch.series import size_of, storage_of
-from ..pytorch.tensors import dtype_name, has_memory, is_plain, is_tensor
+from ..pytorch.tensors import dtype_name, has_memory, is_plain, is_tensor, size_of, storage_of
 from .answers import NUMBERS, array_text, shorten
 
 TYPE_CHECKING = False

@@ -123,6 +123,12 @@ class CallSites:
             self._report(*(sites[-1] if sites and sites[-1][0] else (None, None, None)))
 
 
+def start(agent: Agent) -> None:
+    """Report the call sites of this process's children; other features find them as agent.shared[CallSites]."""
+    sites = agent.shared[CallSites] = CallSites(agent)
+    sites.watch()
+
+
 class _StartProxy(OsFunctionProxy):
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         self._recorder.attempt(self._recorder.before, sys._getframe(1))

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
+    from ..core.agent import Agent
+
     Fact = bool | int | str | list[str] | None
     Facts = dict[str, Fact]
 
@@ -70,6 +72,12 @@ def facts() -> Iterator[tuple[str, str, Facts]]:
     if libraries:
         yield "process", "process", _process()
         yield from libraries
+
+
+def write_facts(agent: Agent) -> None:
+    """Write the facts of each library, at the end of the process."""
+    for name, library, values in facts():
+        agent.computed(name, library, values)
 
 
 def _process() -> Facts:
@@ -220,10 +228,11 @@ def _call(ctypes: Any, library: Any, names: list[str], is_text: bool) -> Fact:
 # processors than the recording.
 
 
-def pool_sizes(run: str) -> dict[str, int]:
-    """Return the requested sizes; the plan holds pools only if some must be resized."""
-    sizes: dict[str, int] = read_plan(run).get("pools", {})
-    return sizes
+def restore_pools(agent: Agent, name: str, module: ModuleType) -> None:
+    """Restore the sizes that pools had in the recording, if the launcher asks for it."""
+    sizes: dict[str, int] = read_plan(agent.run).get("pools", {})
+    if sizes:
+        resize_pools(name, module, sizes)
 
 
 def resize_pools(name: str, module: ModuleType, sizes: dict[str, int]) -> None:

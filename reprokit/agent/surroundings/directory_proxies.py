@@ -87,7 +87,7 @@ class ScandirProxy(OsFunctionProxy):
         return entries if where is None else where[1].wrap_scandir(where[0], entries)
 
 
-def watch(agent: Agent) -> ListingRecorder:
+def start(agent: Agent) -> None:
     """Begin to record the listings of this process."""
     recorder = ListingRecorder(agent)
     for name, proxy_class in (("listdir", ListdirProxy), ("scandir", ScandirProxy)):
@@ -96,4 +96,4 @@ def watch(agent: Agent) -> ListingRecorder:
         if original in os.supports_fd:
             os.supports_fd.add(proxy)
         setattr(os, name, proxy)
-    return recorder
+    os.register_at_fork(after_in_child=recorder.forget)

@@ -132,6 +132,6 @@ def _is_subscript(frame: FrameType) -> bool:
     return code[offset] == opmap.get("BINARY_SUBSCR", opmap.get("BINARY_OP"))
 
 
-def watch(agent: Agent) -> None:
+def start(agent: Agent) -> None:
     """Begin to record reads of os.environ and os.environb."""
     VariableReads(agent).watch()

@@ -8,10 +8,13 @@ another order.
 from __future__ import annotations
 
 import os
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from ..core.agent import Agent
 
 _INSTALLED = ("/site-packages", "/dist-packages")
 _LIBRARY = os.path.dirname(os.__file__)
@@ -59,6 +62,11 @@ def _has_no_package(directory: str) -> bool:
         if result != _NO_MATCH:
             return False
     return True
+
+
+def start(_agent: Agent) -> None:
+    """Patch the interpreter's own imports."""
+    watch(sys.modules["_frozen_importlib_external"].FileFinder)
 
 
 def watch(finder: Any) -> None:

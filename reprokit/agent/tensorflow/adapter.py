@@ -5,10 +5,10 @@ from __future__ import annotations
 import atexit
 
 from ..core import trail_library
+from ..core.agent import Adapter
 from ..core.digests import text_digest
 from ..core.patching import replace
 from ..events.steps import UpdateDone
-from ..frameworks.base import Adapter
 from ..listeners.sample_ledger import SampleLedger
 from . import private_api
 from .events import KerasHooks, watch_generators, watch_seeding
@@ -72,7 +72,9 @@ class TensorflowAdapter(Adapter):
             keras = self._keras
             self._trail = TensorflowTrail(self._agent, keras.events, keras.records, library)
             keras.events.add(self._trail)
-            self._samples = SampleLedger(self._agent, keras.events, lambda order: order.facts(), lambda _: None)
+            self._samples = SampleLedger(
+                self._agent, keras.events, lambda order: order.facts(), lambda began: began.loader, lambda _: None
+            )
             keras.events.add(UpdateForwarder(keras.events, self._samples))
             keras.samples.begin(self._samples)
             if trail_library.wants_batch_digests(self._agent.run):

@@ -130,7 +130,7 @@ class DatasetSamples:
 
     def _report_batch(self, iteration: DatasetIteration, digest: int) -> None:
         if iteration.began is None:
-            iteration.began = LoaderBegan(iteration, ("", 0), None, iteration)
+            iteration.began = LoaderBegan(iteration, ("", 0), None)
             tell(self._events.loader_began, iteration.began)
         iteration.count += 1
         tell(self._events.batch_fetched, BatchFetched(None, iteration.began, None, None, digest))

@@ -13,6 +13,7 @@ from _thread import _local
 
 from ..core.exact_values import leaves
 from ..core.patching import replace
+from ..predictions import predictions_of
 from . import private_api
 
 TYPE_CHECKING = False
@@ -115,7 +116,7 @@ class Evaluations:
             if part not in state.parts:
                 limits = {"share": SHARE} if state.name == VALIDATION else {}
                 hint = state.hint if len(pred) == 1 else None
-                state.parts[part] = self._agent.evaluation.pieces(name, hint, **limits)
+                state.parts[part] = predictions_of(self._agent).pieces(name, hint, **limits)
             state.parts[part].add(_unchanging(pred[part]), _unchanging(truth.get(part)))
 
     # Steps that are functions: Keras 3, and Keras 2 in TensorFlow 2

@@ -20,7 +20,8 @@ from ..events.steps import (
     tell,
 )
 from ..listeners.metrics import Metrics
-from ..seeds.ledger import seeding, seeding_method
+from ..predictions import predictions_of
+from ..seeds.ledger import seeding, seeding_method, seeds_of
 from . import private_api, tensors
 from .dataset_samples import DatasetSamples
 from .decisions import TensorFlowDecisions
@@ -46,12 +47,12 @@ def watch_seeding(agent: Agent, name: str, module: Any) -> None:
     """Record the seeds set through a module of TensorFlow or Keras; a replay substitutes the recorded ones."""
     if name.endswith("random.seed_generator"):
         call = "keras.random.SeedGenerator"
-        replace(module.SeedGenerator, "__init__", lambda original: seeding_method(agent.seeds, call, original))
+        replace(module.SeedGenerator, "__init__", lambda original: seeding_method(seeds_of(agent), call, original))
     elif name.endswith("framework.random_seed"):
         for function, call in _SEEDING.items():
-            replace(module, function, functools.partial(seeding, agent.seeds, call))
+            replace(module, function, functools.partial(seeding, seeds_of(agent), call))
     else:
-        replace(module, "set_random_seed", functools.partial(seeding, agent.seeds, "keras.utils.set_random_seed"))
+        replace(module, "set_random_seed", functools.partial(seeding, seeds_of(agent), "keras.utils.set_random_seed"))
 
 
 def watch_generators(agent: Agent, module: Any) -> None:
@@ -63,7 +64,7 @@ def watch_generators(agent: Agent, module: Any) -> None:
         @functools.wraps(original)
         def from_seed(cls: Any, *arguments: Any, **keywords: Any) -> Any:
             call = "tensorflow.random.Generator.from_seed"
-            seed = seeding(agent.seeds, call, functools.partial(original, cls), depth=2)
+            seed = seeding(seeds_of(agent), call, functools.partial(original, cls), depth=2)
             return seed(*arguments, **keywords)
 
         module.Generator.from_seed = classmethod(from_seed)
@@ -170,7 +171,7 @@ class KerasHooks:
             def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
                 agent.attempt(epoch_ended, name, self, epoch, logs or {})
 
-            if _needs_batch_callback(fit) if is_of_tensorflow else agent.observer is not None:
+            if _needs_batch_callback(fit) if is_of_tensorflow else agent.counts_all_steps:
 
                 def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
                     batch_ended(self.model, logs or {}, is_of_tensorflow)
@@ -252,7 +253,7 @@ class KerasHooks:
         inputs, is_single = arguments[0] if arguments else keywords.get("x"), hasattr(result, "dtype")
         truth, hint = self._true_values.of(inputs) if is_single else None, task_of(model) if is_single else None
         for part, array in leaves("predict", result):
-            self._agent.evaluation.note(part, array, truth, hint=hint)
+            predictions_of(self._agent).note(part, array, truth, hint=hint)
 
     def _report_loss(self, model: Any, result: Any, *_: Any) -> None:
         if isinstance(result, dict):

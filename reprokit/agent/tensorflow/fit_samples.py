@@ -144,7 +144,7 @@ class FitSamples:
                         f"the samples of {order.name} are not known: it took another order than Keras' own"
                     )
                     return
-                order.began = LoaderBegan(order, ("", 0), None, order)
+                order.began = LoaderBegan(order, ("", 0), None)
                 tell(self._events.loader_began, order.began)
             end = min(order.position + order.batch_size, order.size)
             indices = list(order.current[order.position : end])

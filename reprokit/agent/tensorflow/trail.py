@@ -76,7 +76,7 @@ class TensorflowTrail:
     def forget(self) -> None:
         """Reset all state: initially, and in a forked child, which gets a file of its own."""
         self._steps: weakref.WeakKeyDictionary[Any, _OptimizerSteps] = weakref.WeakKeyDictionary()
-        self._file = trail.TrailFile(self._agent, self._library)
+        self._file = trail.TrailFile(self._agent.run, lambda: self._agent.journal.identity, self._library)
 
     def _steps_of(self, optimizer: Any) -> _OptimizerSteps:
         steps = self._steps.get(optimizer)

@@ -24,6 +24,7 @@ from ..events.steps import (
 )
 from ..pytorch import private_api, tensors
 from ..pytorch.decisions import own_step
+from ..pytorch.events import recording_hooks
 from ..pytorch.tensor_names import PathsInRoots, is_compiled, unwrapped
 from .tensor_rules import EVAL, TRAIN, Choice
 from .tensor_writer import NumberArray, SavePlan
@@ -136,7 +137,7 @@ class PytorchTensors:
     def _save_parts(
         self, module: Any, kind: str, value: Any, collections: Sequence[str], by_position: Sequence[str] = ()
     ) -> None:
-        name = self._names.of_module(module, self._agent.pytorch)
+        name = self._names.of_module(module, recording_hooks(self._agent))
         for number, tensor in enumerate(tensors.tensors_in(value) if name else ()):
             all_collections = (*collections, *by_position[number : number + 1])
             self._save(f"{name}_{kind}_{number}", all_collections, tensor, self._mode, module=module)
@@ -195,7 +196,7 @@ class PytorchTensors:
 
     def _forgotten(self) -> list[Any]:
         """Return the parameters of trained models that have a gradient, but no optimizer that would use it."""
-        hooks = self._agent.pytorch
+        hooks = recording_hooks(self._agent)
         if self._untrained is None and hooks is not None:
             optimizers = live_objects.instances(self._torch.optim.Optimizer)
             groups = [group for optimizer in optimizers for group in optimizer.param_groups]
@@ -246,7 +247,7 @@ class PytorchTensors:
 
     def _named(self, parameters: Sequence[Any]) -> Iterator[tuple[str, list[str], Any]]:
         for number, parameter in enumerate(parameters):
-            names = self._names.of_tensor(parameter, self._agent.pytorch)
+            names = self._names.of_tensor(parameter, recording_hooks(self._agent))
             if not names:  # in no model; the list is kept for the next step
                 names.append(self._place_of(parameter) or f"parameters.{number}")
             yield names[0], names[1:], parameter
@@ -274,7 +275,7 @@ class PytorchTensors:
         for model, mode in self._compiled.items():
             self._compiled[model] = ""
             for module in unwrapped(model).modules() if mode else ():
-                name = f"{self._names.of_module(module, self._agent.pytorch)}_output_0"
+                name = f"{self._names.of_module(module, recording_hooks(self._agent))}_output_0"
                 if not self._steps.writer.has_declared(name):
                     self._steps.report_unsaved(name, ("outputs",), mode, COMPILED)
 

@@ -27,7 +27,7 @@ from reprokit.diff.part_process import HEAD
 from reprokit.diff.sources import BLOCK, FileSource, blocks, piece
 
 # The module path is passed explicitly: the working directory may contain modules of somebody else.
-COMMAND = "import sys; sys.path[:] = sys.argv[2:]; from {0} import read, serve; serve(int(sys.argv[1]), read)"
+COMMAND = "import sys; sys.path[:] = sys.argv[2:]; from {0} import {1}, serve; serve(int(sys.argv[1]), {1})"
 UNWANTED = ("HDF5_", "ARROW_", "LD_PRELOAD", "PYTHON")
 ENVIRONMENT = {
     "HDF5_PLUGIN_PRELOAD": "::",  # no plugins
@@ -46,15 +46,21 @@ class ParsingLibrary:
     title: str  # the name for errors, such as "HDF5"
     package: str  # the name to import and install, such as "h5py"
     module: str
+    function: str = "read"  # of that module
+
+    @property
+    def is_installed(self) -> bool:
+        """Return whether the library can be used."""
+        return importlib.util.find_spec(self.package) is not None
 
     def read(self, source: Source, limits: Limits, directory: str = "/") -> Iterator[Part]:
         """Yield the parts of a file; `directory` is the working directory of the process."""
-        if importlib.util.find_spec(self.package) is None:
+        if not self.is_installed:
             raise ArtifactDamaged(f"{self.package} is not installed: pip install {self.package}")
         with tempfile.TemporaryFile() as copy, tempfile.TemporaryFile() as errors:
             file = source if isinstance(source, FileSource) else _copy_to_file(source, copy)
             most = max(0, limits.unpacked - limits.spent.unpacked)
-            process = _start(self.module, file, most, errors, directory)
+            process = _start(COMMAND.format(self.module, self.function), file, most, errors, directory)
             try:
                 assert process.stdout is not None
                 yield from _PartReader(process.stdout, source, limits).parts()
@@ -94,11 +100,11 @@ def _copy_to_file(source: Source, copy: IO[bytes]) -> IO[bytes]:
 
 
 def _start(
-    module: str, file: FileSource | IO[bytes], most: int, errors: IO[bytes], directory: str
+    code: str, file: FileSource | IO[bytes], most: int, errors: IO[bytes], directory: str
 ) -> subprocess.Popen[bytes]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(UNWANTED)} | ENVIRONMENT
     fd = file.fd if isinstance(file, FileSource) else file.fileno()
-    command = [sys.executable, "-I", "-c", COMMAND.format(module), str(most), *filter(os.path.isabs, sys.path)]
+    command = [sys.executable, "-I", "-c", code, str(most), *filter(os.path.isabs, sys.path)]
     return subprocess.Popen(command, stdin=fd, stdout=subprocess.PIPE, stderr=errors, env=environment, cwd=directory)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from reprokit.core.bounds import open_file
 from reprokit.core.errors import ReprokitError
+from reprokit.core.messages import warn
 from reprokit.evidence.bundle import manifest
 from reprokit.model.run import RUNNING
-from reprokit.run.messages import warn
 from reprokit.run_files import object_stores, rundir
 from reprokit.run_files.rundir import RunDirectory
 from reprokit.saved_tensors.index import ENDING, keys

@@ -26,9 +26,9 @@ from reprokit.evidence.bundle import manifest
 from reprokit.evidence.bundle.manifest import BundleContents, PackedFile
 from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.model.run import Bundled, RunFile
-from reprokit.run.variables import is_kept
 from reprokit.run_files import console, names, rundir
 from reprokit.run_files.rundir import BUNDLED_DIRECTORY, RunDirectory
+from reprokit.run_files.variables import is_kept
 
 _UNSEALED_KEYS = frozenset(
     ["command", "directory", "environment", "host", "notes"]

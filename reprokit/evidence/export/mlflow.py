@@ -13,9 +13,9 @@ from typing import Any
 
 from reprokit.core.errors import TrackerFailed, UsageError, needed_for
 from reprokit.core.printable import printable
-from reprokit.evidence.report import curves
 from reprokit.evidence.report.facts import NOT_COMPARED, AuditFacts
 from reprokit.evidence.report.phrases import outcome
+from reprokit.evidence.report.sections import curves
 from reprokit.model.run import timestamp
 from reprokit.run_files.rundir import RunDirectory
 from reprokit.verify.read import scan

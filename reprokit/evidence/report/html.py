@@ -13,8 +13,6 @@ from reprokit.core.pages import environment as pages
 from reprokit.core.pages.drawing import Axis
 from reprokit.core.printable import printable
 from reprokit.evidence.report.facts import AuditFacts, CurvePoint, MetricCurve
-from reprokit.evidence.report.histograms import description as description_of_histogram
-from reprokit.evidence.report.histograms import histogram_drawing
 from reprokit.evidence.report.phrases import (
     EXECUTED,
     JUDGMENTS,
@@ -24,6 +22,8 @@ from reprokit.evidence.report.phrases import (
     outcome,
     run_rows,
 )
+from reprokit.evidence.report.sections.histograms import description as description_of_histogram
+from reprokit.evidence.report.sections.histograms import histogram_drawing
 
 WIDTH, HEIGHT = 720, 240
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 30  # margins

@@ -1,68 +1,111 @@
-"""Chooses the engine that executes the pairs of a study; all engines execute the same attempts."""
+"""Chooses the engine that makes the pairs of a study: processes of this machine, or a scheduler of tasks."""
 
 from __future__ import annotations
 
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Final, Protocol
 
 from reprokit.core.errors import BadStudy
+from reprokit.run.interruption import Interrupted, Interruption
+from reprokit.study.description import Engine
+from reprokit.study.engines.local import Stop
+from reprokit.study.results import PairPlace
 
-if TYPE_CHECKING:
-    from reprokit.study.description import Study
-    from reprokit.study.engines.engine import PairSchedule
-    from reprokit.study.engines.kubernetes import Kubernetes
-
-
-def check(study: Study) -> None:
-    """Refuse an engine or a store that cannot be used, before anything is executed."""
-    settings = study.engine
-    if settings.kind == "local":
-        if settings.store or settings.address or settings.options:
-            raise BadStudy('engine: store, address and options are not for kind = "local"')
-        return
-    _check_kept(study)
-    import_module(f"{__name__}.{settings.kind}").check(settings)
-    check_store(study)
+LOCAL: Final = "local"
+OF_TERMINAL: Final = (signal.SIGINT, signal.SIGHUP)
+POLL: Final = 0.2  # seconds between two looks at what is under way
 
 
-def check_store(study: Study) -> None:
-    """Refuse a store that results cannot be fetched from."""
-    from reprokit.study.engines import shared_store
+class Scheduler(Protocol):
+    """Runs tasks on other machines, and starts one again whose worker died. Its module has the class and `check`."""
 
-    _check_kept(study)
-    settings = study.engine
-    if settings.store and not shared_store.is_url(settings.store) and not settings.store.startswith("/"):
-        raise BadStudy("engine.store is a URL, or a path that begins with /: workers have directories of their own")
-    if settings.store and (settings.kind != "kubernetes" or shared_store.is_url(settings.store)):
-        shared_store.check(settings.store)
+    def submit(self, name: str) -> None:
+        """Have a worker call `tasks.work` for the task of this name."""
 
+    def ended(self, name: str) -> str | None:
+        """Return how a task has ended, empty if it was made; None while it waits or runs."""
 
-def _check_kept(study: Study) -> None:
-    if study.engine.store and study.keep != "none":
-        raise BadStudy(f'keep = "{study.keep}" needs a directory that all machines share; leave engine.store out')
+    def close(self) -> None:
+        """Cancel what has not ended, and disconnect."""
 
 
-def make(study: Study, directory: Path, lock: int) -> PairSchedule | Kubernetes:
-    """Return the engine that the study asks for."""
-    settings = study.engine
-    if settings.kind == "kubernetes":
-        from reprokit.study.engines.kubernetes import Kubernetes
+class TaskBoard(Protocol):
+    """A study that hands out pairs as tasks, and takes back what came of them."""
 
-        return Kubernetes(directory, settings)
-    from reprokit.study.engines.engine import PairSchedule
-    from reprokit.study.engines.tasks import Desk
+    directory: Path
 
-    desk = Desk(directory, settings.store)
-    if settings.kind == "local":
-        from reprokit.study.engines.local import Local
+    def places(self) -> Iterator[PairPlace]:
+        """Yield the pairs that are to be made; may raise Stop."""
 
-        words = f"{directory} have not come back: 'reprokit study collect {directory}' gathers them"
-        desk.require_none_out(words)
-        return PairSchedule(Local(directory, lock, keep_logs=study.keep == "all"), settings.parallel)
-    from reprokit.study.engines.jobs import Jobs
+    def settle(self, place: PairPlace, words: str, since: float) -> bool | None:
+        """Store what came of a task that ended so many seconds ago: whether a run of it is still to be made.
 
-    cluster = import_module(f"{__name__}.{settings.kind}")
-    return PairSchedule(
-        Jobs(desk, lambda: getattr(cluster, settings.kind.capitalize())(settings, directory)), settings.parallel
-    )
+        None while that cannot be seen yet.
+        """
+
+
+@contextmanager
+def apart_from_terminal() -> Iterator[None]:
+    """Start workers in this context that Ctrl-C does not reach: it is for the study, which ends their tasks."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, OF_TERMINAL)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def check(settings: Engine) -> None:
+    """Refuse an engine that cannot be used, before anything is executed."""
+    if settings.kind != LOCAL:
+        import_module(f"{__name__}.{settings.kind}").check(settings)
+    elif settings.address or settings.options:
+        raise BadStudy('engine: address and options are not for kind = "local"')
+
+
+def make(settings: Engine, study: TaskBoard) -> None:
+    """Make the pairs of a study by the scheduler that it names; raises Interrupted after a signal, or Stop."""
+    module = import_module(f"{__name__}.{settings.kind}")
+    with Interruption(waits=True) as interruption:
+        with closing(getattr(module, settings.kind.capitalize())(settings, study.directory)) as scheduler:
+            stop = _make(scheduler, study, settings.parallel, interruption)
+        if interruption.asked:
+            raise Interrupted(interruption.asked)
+    if stop is not None:
+        raise stop
+
+
+def _make(scheduler: Scheduler, study: TaskBoard, parallel: int, interruption: Interruption) -> Stop | None:
+    """Keep so many tasks with the scheduler until none is left; return what stopped that before."""
+    coming, again, stop = study.places(), list[PairPlace](), None
+    working: dict[PairPlace, float | None] = {}  # when each was seen to have ended
+    while not interruption.asked:
+        try:
+            while len(working) < parallel and stop is None:
+                place = again.pop(0) if again else next(coming, None)
+                if place is None:
+                    break
+                scheduler.submit(place.name)
+                working[place] = None
+        except Stop as stopped:
+            stop = stopped
+        if not working:
+            break
+        for place in list(working):
+            words = scheduler.ended(place.name)
+            if words is None:
+                continue
+            working[place] = ended = working[place] or time.monotonic()
+            try:
+                is_left = study.settle(place, words, time.monotonic() - ended)
+            except Stop as stopped:
+                stop, is_left = stop or stopped, False
+            if is_left is not None:
+                del working[place]
+                again += [place] if is_left else []
+        time.sleep(POLL)
+    return stop

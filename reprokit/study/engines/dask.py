@@ -1,28 +1,29 @@
-"""Executes pairs by the workers of a Dask cluster, an existing one or one of local processes."""
+"""Runs tasks by the workers of a Dask cluster, an existing one or one of local processes."""
 
 from __future__ import annotations
 
 import logging
-import signal
+import os
+import sys
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 from reprokit.core.errors import CannotBegin, EngineUnusable, needed_for, reason
+from reprokit.core.messages import warn
 from reprokit.core.version import VERSION
-from reprokit.run.messages import warn
+from reprokit.run.environment import inherited
+from reprokit.study import tasks
 from reprokit.study.description import Engine
-from reprokit.study.engines.worker import work
+from reprokit.study.engines import apart_from_terminal
 
-OF_TERMINAL: Final = (signal.SIGINT, signal.SIGHUP)
 PATIENCE: Final = 30  # seconds that a scheduler has to answer, and workers to come
 # Read by each worker. Nothing of reprokit's is in it by reference, so that one which lacks reprokit can say so.
-VERSION_THERE: Final = (
-    "__import__('reprokit.study.engines.worker') and __import__('reprokit.core.version').core.version.VERSION"
-)
+VERSION_THERE: Final = "__import__('reprokit.study.tasks') and __import__('reprokit.core.version').core.version.VERSION"
 
 
 def check(settings: Engine) -> None:
@@ -36,16 +37,15 @@ def check(settings: Engine) -> None:
 
 
 class Dask:
-    """A client of a Dask cluster. Dask starts a task again whose worker died; the job's claim then ends it at once."""
+    """A client of a Dask cluster. Dask itself starts the task of a worker that died again, on another one."""
 
-    def __init__(self, settings: Engine, _directory: Path) -> None:
-        from distributed import Client
-
-        self._settings, self._futures = settings, {}  # type: tuple[Engine, dict[str, Any]]
+    def __init__(self, settings: Engine, directory: Path) -> None:
+        self._settings, self._directory = settings, str(directory)
+        self._futures: dict[str, Any] = {}
         self._has_warned = False
         with ExitStack() as stack:
             where = settings.address or stack.enter_context(_processes(settings.parallel))
-            self._client = stack.enter_context(_client(Client, where))
+            self._client = stack.enter_context(_client(where))
             self._check_workers()
             self._close = stack.pop_all()
 
@@ -55,28 +55,28 @@ class Dask:
             self._client.wait_for_workers(1, timeout=PATIENCE)
         except TimeoutError:
             raise EngineUnusable(f"no worker is connected to {self._settings.address}") from None
-        versions = self._client.run(eval, VERSION_THERE, on_error="return")
-        for worker, version in versions.items():
+        for worker, version in self._client.run(eval, VERSION_THERE, on_error="return").items():
             if isinstance(version, BaseException):
                 words = " ".join(str(version).split())
                 raise CannotBegin(f"worker {worker} cannot use reprokit: {words}; install reprokit {VERSION} there")
             if version != VERSION:
                 raise CannotBegin(f"worker {worker} has reprokit {version}; install {VERSION} there, which this one is")
 
-    def submit(self, place: str, name: str) -> None:
-        """Submit the job of a pair."""
+    def submit(self, name: str) -> None:
+        """Submit a task."""
+        options = {"key": f"{name}-{uuid4().hex}", "retries": tasks.TRIES - 1, "pure": False}
         resources = dict(self._settings.options) or None
-        self._futures[name] = self._client.submit(
-            _work, place, name, key=name, pure=False, retries=0, resources=resources
-        )
+        self._futures[name] = self._client.submit(_work, self._directory, name, resources=resources, **options)
 
     def ended(self, name: str) -> str | None:
-        """Return how a job has ended."""
+        """Return how a task has ended."""
         future = self._futures[name]
         if not future.done():
             if self._client.status not in ("running", "connecting"):
                 raise EngineUnusable(f"the connection to the Dask scheduler is gone ({self._client.status})")
-            self._warn_without_workers()
+            if not self._has_warned and self._settings.address and not self._client.scheduler_info()["workers"]:
+                self._has_warned = True
+                warn("no worker is connected to the Dask scheduler; waiting for one")
             return None
         try:
             error = future.exception()
@@ -84,19 +84,11 @@ class Dask:
             return "it was cancelled"
         return "" if error is None else reason(error)
 
-    def _warn_without_workers(self) -> None:
-        if not self._has_warned and self._settings.address and not self._client.scheduler_info()["workers"]:
-            self._has_warned = True
-            warn("no worker is connected to the Dask scheduler; waiting for one")
-
-    def cancel(self, name: str) -> None:
-        """Cancel a job that has not begun."""
-        with suppress(Exception):
-            self._futures[name].cancel()
-
     def close(self) -> None:
-        """Disconnect from the cluster, and shut it down if it was started here."""
+        """Cancel what waits, disconnect from the cluster, and shut it down if it was started here."""
         logging.getLogger("distributed").setLevel(logging.CRITICAL)  # it complains of whatever ends together
+        with suppress(Exception):
+            self._client.cancel([future for future in self._futures.values() if not future.done()])
         with suppress(Exception):
             self._close.close()
 
@@ -110,33 +102,37 @@ def _processes(count: int) -> Iterator[Any]:
     # Dask would set numbers of threads, which the trainings would inherit.
     with dask.config.set({"distributed.nanny.pre-spawn-environ": {}}):
         resource_tracker.ensure_running()  # which would let the signals through again
-        # Ctrl-C is for the study, which ends its jobs; workers, which threads of this cluster start, inherit the mask.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, OF_TERMINAL)
-        try:
-            cluster = LocalCluster(
-                n_workers=count,
-                threads_per_worker=1,
-                processes=True,
-                host="127.0.0.1",
-                dashboard_address=None,
-                memory_limit=0,
-                silence_logs=logging.CRITICAL,
-            )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        options = {"host": "127.0.0.1", "dashboard_address": None, "memory_limit": 0}
+        with apart_from_terminal():  # also workers that threads of this cluster start
+            cluster = LocalCluster(n_workers=count, threads_per_worker=1, silence_logs=logging.CRITICAL, **options)
         with cluster:
             yield cluster
 
 
-def _client(kind: Any, where: Any) -> Any:
+def _client(where: Any) -> Any:
+    from distributed import Client
+
     try:
-        return kind(where, timeout=PATIENCE, set_as_default=False, name="reprokit-study")
+        return Client(where, timeout=PATIENCE, set_as_default=False, name="reprokit-study")
     except Exception as error:
         raise EngineUnusable(f"the Dask scheduler cannot be reached: {reason(error)}") from None
 
 
-def _work(place: str, name: str) -> None:
-    """Execute a job; runs in a Dask worker."""
+# In a worker
+
+
+def _work(directory: str, name: str) -> None:
     from distributed import get_worker
 
-    work(place, name, get_worker().address)
+    tasks.work(directory, name, get_worker().address, _environment())
+
+
+def _environment() -> dict[str, str]:
+    """Return the worker's environment without the thread counts that Dask has set for itself."""
+    variables, config = inherited(), sys.modules["dask.config"]
+    with suppress(OSError), open(f"/proc/{os.getppid()}/environ", "rb") as file:
+        of_nanny = {os.fsdecode(entry.partition(b"=")[0]) for entry in file.read().split(b"\0")}
+        for name, value in (config.get("distributed.nanny.pre-spawn-environ", None) or {}).items():
+            if variables.get(name) == str(value) and name not in of_nanny:
+                del variables[name]
+    return variables

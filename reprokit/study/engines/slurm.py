@@ -1,31 +1,36 @@
-"""Executes pairs as jobs of Slurm through submitit, or by submitit's local processes."""
+"""Runs tasks as jobs of Slurm through submitit, or by submitit's local processes."""
 
 from __future__ import annotations
 
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from reprokit.core.errors import EngineUnusable, needed_for, reason
+from reprokit.run.kernel import end_with_parent
+from reprokit.study import tasks
 from reprokit.study.description import Engine
+from reprokit.study.engines import apart_from_terminal
 from reprokit.study.engines.local import last_line
-from reprokit.study.engines.worker import own_name, work
 
 LOCAL: Final = "local"  # the address that stands for this machine
+LOCAL_JOB: Final = "SUBMITIT_LOCAL_JOB_ID"  # the process that controls a job of it
 FOLDER: Final = "slurm"
-OFF: Final = {"no-requeue": True}  # nobody begins a job once more
 MAX_LINE: Final = 500
-# squeue goes on to list a job for some minutes after its end (MinJobAge). These states are ends, as nobody requeues.
+# squeue goes on to list a job for some minutes after its end (MinJobAge); one that it requeues is pending again.
 ENDS: Final = frozenset(
-    {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"}
+    {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}
 )
-COMPLETED: Final = "COMPLETED"
+NOT_GIVEN: Final = {"map_count", "folder", "command", "additional_parameters"}
+CANCELLED: Final = "CANCELLED"
 GONE: Final = "no longer in the queue"
 SHORTEST, LONGEST, PATIENCE = 2.0, 60.0, 30.0  # seconds between two looks at the queue, and for an answer
 
@@ -33,23 +38,16 @@ SHORTEST, LONGEST, PATIENCE = 2.0, 60.0, 30.0  # seconds between two looks at th
 def check(settings: Engine) -> None:
     """Refuse settings that submitit does not know."""
     with needed_for('kind = "slurm"', "submitit"):
-        import submitit  # noqa: F401
+        from submitit.slurm.slurm import SlurmExecutor
     if settings.address not in ("", LOCAL):
         raise EngineUnusable('engine.address of kind = "slurm" is left out, or "local" for processes of this machine')
     if settings.address != LOCAL:
         if shutil.which("sbatch") is None:
             raise EngineUnusable("there is no sbatch here; start the study where Slurm's commands are")
-        known = sorted(parameters())
-        unknown = sorted(set(settings.options) - set(known))
+        known = set(SlurmExecutor._valid_parameters()) - NOT_GIVEN
+        unknown = sorted(set(settings.options) - known)
         if unknown:
-            raise EngineUnusable(f"submitit has no parameter {unknown[0]} for Slurm; it has {', '.join(known)}")
-
-
-def parameters() -> set[str]:
-    """Return the names of submitit's parameters for sbatch."""
-    from submitit.slurm.slurm import SlurmExecutor
-
-    return set(SlurmExecutor._valid_parameters()) - {"map_count", "folder", "command", "additional_parameters"}
+            raise EngineUnusable(f"submitit has no parameter {unknown[0]} for Slurm; it has {', '.join(sorted(known))}")
 
 
 class Queue:
@@ -85,46 +83,61 @@ class Queue:
 
 
 class Slurm:
-    """Submits jobs by submitit. Its results, which are pickles, are never read: the depot has ours."""
+    """Submits jobs by submitit. Slurm requeues what it preempts; a job that failed is submitted again here."""
 
     def __init__(self, settings: Engine, directory: Path) -> None:
-        self._jobs: dict[str, Any] = {}
-        self._executor = executor(settings, directory / FOLDER)
+        self._jobs: dict[str, Any] = {}  # the last one of each task, as long as it has not ended
+        self._tries: Counter[str] = Counter()
+        self._ends: dict[str, str] = {}
+        self._directory = directory
+        self._executor = _executor(settings, directory / FOLDER)
         self._queue = None if settings.address == LOCAL else Queue()
 
-    def submit(self, place: str, name: str) -> None:
+    def submit(self, name: str) -> None:
         """Queue the job that makes a pair."""
+        self._tries[name] = 0
+        self._ends.pop(name, None)
+        self._submit(name)
+
+    def _submit(self, name: str) -> None:
+        self._tries[name] += 1
         try:
-            self._jobs[name] = self._executor.submit(_work, place, name, sys.path)
+            with apart_from_terminal():
+                self._jobs[name] = self._executor.submit(_work, str(self._directory), name, sys.path)
         except Exception as error:
             raise EngineUnusable(f"the job cannot be submitted: {reason(error)[:MAX_LINE]}") from None
         if self._queue is not None:
             self._queue.add(self._jobs[name].job_id)
 
     def ended(self, name: str) -> str | None:
-        """Return how a job has ended."""
-        job = self._jobs[name]
+        """Return how the last job of a task has ended."""
+        job = self._jobs.get(name)
+        if job is None:
+            return self._ends[name]
         has_result = job.paths.result_pickle.exists()
-        if self._queue is None:
-            end = job.state if job.done() else None
-        else:
-            end = COMPLETED if has_result else self._queue.end_of(job.job_id)
-        if end is None:
+        state = (job.state if job.done() else None) if self._queue is None else self._queue.end_of(job.job_id)
+        if not has_result and state is None:
             return None
-        state = "" if end in ("FINISHED", COMPLETED) else f"job {job.job_id}: {end}"
-        last = last_line(job.paths.stderr)
-        return state if has_result and not last else f"{state or f'job {job.job_id}'}: {last}"
-
-    def cancel(self, name: str) -> None:
-        """Cancel a job, queued or running."""
-        with suppress(Exception):
-            self._jobs[name].cancel()
+        del self._jobs[name]
+        if has_result and job.exception() is None:
+            self._ends[name] = ""
+        elif state != CANCELLED and self._tries[name] < tasks.TRIES:
+            self._submit(name)
+        else:
+            self._ends[name] = f"job {job.job_id}: {last_line(job.paths.stderr) or state}"
+        return self._ends.get(name)
 
     def close(self) -> None:
-        """Do nothing: no connection is open."""
+        """Cancel the jobs that have not ended."""
+        for job in self._jobs.values():
+            with suppress(Exception):
+                if self._queue is not None:
+                    job.cancel()
+                elif not job.done():
+                    os.kill(int(job.job_id), signal.SIGKILL)
 
 
-def executor(settings: Engine, folder: Path) -> Any:
+def _executor(settings: Engine, folder: Path) -> Any:
     """Return submitit's executor with the study's parameters."""
     import submitit
 
@@ -136,14 +149,16 @@ def executor(settings: Engine, folder: Path) -> Any:
             chosen = submitit.LocalExecutor(folder=str(folder))
             chosen.update_parameters(**{"timeout_min": 7 * 24 * 60, **own})
         else:
-            chosen = submitit.SlurmExecutor(folder=str(folder), max_num_timeout=0)
-            chosen.update_parameters(**{"job_name": "reprokit", **own, "additional_parameters": OFF})
+            chosen = submitit.SlurmExecutor(folder=str(folder))
+            chosen.update_parameters(**{"job_name": "reprokit", **own})
     except Exception as error:
         raise EngineUnusable(f"submitit refuses engine.options: {reason(error)[:MAX_LINE]}") from None
     return chosen
 
 
-def _work(place: str, name: str, path: list[str]) -> None:
-    """Execute a job; runs on a node of the cluster."""
+def _work(directory: str, name: str, path: list[str]) -> None:
+    """Run a task; this is called on a node of the cluster."""
     sys.path[:] = path
-    work(place, name, own_name())
+    if LOCAL_JOB in os.environ:
+        end_with_parent()
+    tasks.work(directory, name, tasks.own_name())

@@ -354,6 +354,13 @@ def comparable(tree: Difference) -> bool:
     return any(leaf.verdict not in neither for leaf in tree.leaves())
 
 
+def why_absent(runs: RunPair, tree: Difference) -> Iterator[str]:
+    """Yield why nothing that was printed is compared."""
+    yield from notes(runs, tree)
+    yield from (text for run in runs.directories for text in unseen(run))
+    yield "neither printed anything that is kept"
+
+
 def notes(runs: RunPair, tree: Difference) -> Iterator[str]:
     """Yield which printed lines are not compared, and what was printed to stdout but not kept."""
     for leaf in tree.leaves():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 
 from reprokit.core.difference import Difference, Verdict, compared, group, information
 from reprokit.model.run import Fidelity, RunFile
@@ -45,20 +46,21 @@ def is_separate(left: RunDirectory, right: RunDirectory) -> bool:
     return origin(left.run, right.run).verdict is Verdict.INFORMATION and not is_keyed
 
 
-def advice(left: RunDirectory, right: RunDirectory) -> str:
-    """Return what to compare instead of two runs with separate entropy; empty if they share it."""
+def advice(left: RunDirectory, right: RunDirectory) -> Iterator[str]:
+    """Yield what to compare instead of two runs with separate entropy."""
     origins = [run.run.replay_of for run in (left, right)]
     if not is_separate(left, right):
-        return ""
+        return
     if origins[0] is None:
         commands = f"reprokit replay {_quoted(left.path)}, then reprokit verify {_quoted(left.path)} last"
-        return f"these are two recordings; to learn whether entropy is why they differ, {_COMPARE}: {commands}"
+        yield f"these are two recordings; to learn whether entropy is why they differ, {_COMPARE}: {commands}"
+        return
     commands = " and ".join(
         f"reprokit verify {_quoted(origin.path)} {_quoted(run.path)}"
         for run, origin in zip((left, right), origins, strict=True)
         if origin is not None
     )
-    return f"these are replays of two recordings; {_COMPARE}: {commands}"
+    yield f"these are replays of two recordings; {_COMPARE}: {commands}"
 
 
 _COMPARE = "compare a recording with its replay"

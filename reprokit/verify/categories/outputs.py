@@ -12,7 +12,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from reprokit.core import private_keys
-from reprokit.core.difference import Difference, Verdict, compared, group, missing
+from reprokit.core.difference import Difference, Exclusion, Verdict, compared, group, missing
 from reprokit.core.errors import ReprokitError
 from reprokit.diff.compare import CompareOptions, FileSide
 from reprokit.diff.compare import compare as compare_files
@@ -112,6 +112,18 @@ def _empty_directories(runs: RunPair) -> Iterator[str]:
         if names := sorted(own - other, key=natural):
             which = "an empty directory" if len(names) == 1 else f"{len(names):,} empty directories"
             yield f"not compared: only the {side} run made {which}, first {names[0]}"
+
+
+def not_compared(category: Difference) -> Iterator[str]:
+    """Yield how many outputs were left out of the comparison, and why."""
+    unrecorded = [leaf for leaf in category.leaves() if leaf.verdict is Verdict.NOT_RECORDED]
+    of_trackers = [leaf for leaf in unrecorded if leaf.exclusion is Exclusion.VOLATILE]
+    if of_trackers:
+        count = f"{len(of_trackers)} of the outputs, first {of_trackers[0].name}"
+        yield f"not compared, as an experiment tracker writes times and run ids into them: {count}"
+    unread = [leaf for leaf in category.leaves() if leaf.verdict is Verdict.NOT_COMPARED]
+    if unread:
+        yield f"not compared, as not read when the runs ended: {len(unread)} of the outputs, first {unread[0].name}"
 
 
 def comparable(outputs: OutputsFile | None) -> bool:

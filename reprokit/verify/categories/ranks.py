@@ -17,12 +17,12 @@ from reprokit.run_files import trails
 from reprokit.run_files.rundir import RunDirectory
 from reprokit.run_files.trails import Series, TrailStep
 from reprokit.verify.categories import status
-from reprokit.verify.categories.divergences import counted
+from reprokit.verify.categories.divergence_words import counted
 from reprokit.verify.read.scan import MetricsScan, SeriesKey, natural
 
 _RANK = re.compile(
     r"(rank[0-9]+(?:\.rank[0-9]+)*)(.*)", re.DOTALL
-)  # identity of a rank's process, from native/identity.c
+)  # identity of a rank's process, from native/shim/identity/identity.c
 LISTED = 8  # ranks listed in a sentence
 NO_RANKS = "no two ranks were seen to take steps of an optimizer"
 

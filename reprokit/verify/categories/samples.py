@@ -25,7 +25,7 @@ from reprokit.run_files.ledgers import (
 )
 from reprokit.run_files.rundir import RunDirectory
 from reprokit.verify import verdict
-from reprokit.verify.categories.divergences import counted
+from reprokit.verify.categories.divergence_words import counted
 from reprokit.verify.categories.match import RunPair
 from reprokit.verify.categories.resumption import Resumption
 from reprokit.verify.read.scan import natural

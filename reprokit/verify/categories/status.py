@@ -101,3 +101,10 @@ def seconds(duration: float | None) -> str:
     minutes, rest = divmod(round(duration), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def notes(left: RunFile, right: RunFile) -> Iterator[str]:
+    """Yield that both runs failed alike, and dates that cannot be."""
+    if failed(left) and failed(right) and ended(left) == ended(right):
+        yield f"both runs failed: {ended(left)}"
+    yield from date_problems(left, right)

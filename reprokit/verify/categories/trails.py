@@ -9,11 +9,11 @@ from reprokit.core.difference import SIDES, Difference, Role, Verdict, group, in
 from reprokit.run_files import trails
 from reprokit.run_files.rundir import RunDirectory
 from reprokit.run_files.trails import Trail
+from reprokit.verify.categories.divergence_words import NAMES, counted, noun, place, sentence
 from reprokit.verify.categories.divergences import (
     GENERATORS,
     INPUTS,
     LENGTH,
-    NAMES,
     NEVER,
     ORDER,
     PER_STEP,
@@ -21,10 +21,6 @@ from reprokit.verify.categories.divergences import (
     SeriesDivergence,
     TrailSide,
     compared,
-    counted,
-    noun,
-    place,
-    sentence,
 )
 from reprokit.verify.categories.match import RunPair
 from reprokit.verify.categories.resumption import Resumption

@@ -16,13 +16,14 @@ from reprokit.core.printable import bounded, cut, listed
 from reprokit.core.screen import Cells, print_rows
 from reprokit.diff.descriptions import histogram
 from reprokit.verify.categories.series_leaves import KINDS
-from reprokit.verify.facts import BY_NAME, Level
+from reprokit.verify.comparison import Level
+from reprokit.verify.facts import BY_NAME
 from reprokit.verify.ignores import ignored_in
 from reprokit.verify.verdict import counted_bookkeeping, files_line, sentence, shortened, verdict_line
 
 if TYPE_CHECKING:
     from reprokit.run_files.rundir import RunDirectory
-    from reprokit.verify.runs import Comparison
+    from reprokit.verify.comparison import Comparison
 
 CAUSAL = ("entropy", "environment", "command", "seeds")  # categories of causes
 RACING = ("clock", "calendar", "memory", "ticks")  # sources of a run itself that can be causes

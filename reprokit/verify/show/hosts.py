@@ -8,7 +8,7 @@ from typing import Any
 from reprokit.core.difference import Verdict
 from reprokit.core.screen import Cells, print_rows
 from reprokit.run_files.rundir import HOSTS
-from reprokit.verify.categories.hosts import HostsComparison
+from reprokit.verify.comparison import HostsComparison
 from reprokit.verify.show.comparison import FORMAT, STYLES, causes, document, rows
 from reprokit.verify.verdict import hosts_line, verdict_line
 

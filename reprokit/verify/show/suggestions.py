@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from reprokit.core.printable import printable
-from reprokit.verify.categories.suggestions import IgnoreSuggestions, SuggestedRule
 from reprokit.verify.ignores import CONSOLE, OUTPUTS
+from reprokit.verify.suggestions import IgnoreSuggestions, SuggestedRule
 from reprokit.verify.verdict import RUNS_ARE_SAME, verdict_line
 
 FORMAT = 1

@@ -267,7 +267,7 @@ def test_copies_of_private_keys_that_earlier_versions_kept_are_left_out(runs: Re
 
 def test_everything_that_a_run_can_hold_is_taken_or_left_out_on_purpose() -> None:
     """The table of docs/format.md has a row for each file."""
-    table = (Path(__file__).parents[2] / "docs" / "format.md").read_text().partition("\n| file |")[2].split("\n\n")[0]
+    table = (Path(__file__).parents[3] / "docs" / "format.md").read_text().partition("\n| file |")[2].split("\n\n")[0]
     names = [name for row in table.splitlines()[2:] for name in re.findall("`([^`]+)`", row.split("|")[1])]
     assert len(names) > 20
     for name in names:

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from reprokit.evidence.attest.statement import statement
-from reprokit.evidence.report.gather import DATED, gather
+from reprokit.evidence.report.gather import gather
+from reprokit.evidence.report.sections.limits import DATED
 from reprokit.verify.categories.status import date_problems
 from reprokit.verify.runs import compare
 from tests.verify.runs import Building

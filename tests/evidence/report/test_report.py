@@ -23,9 +23,9 @@ from reprokit.evidence.attest import predicate, statement
 from reprokit.evidence.export import cyclonedx
 from reprokit.evidence.report import facts as audit
 from reprokit.evidence.report import html, markdown
-from reprokit.evidence.report.curves import POINTS, ThinnedCurve
 from reprokit.evidence.report.facts import AuditFacts, CurvePoint
 from reprokit.evidence.report.gather import gather
+from reprokit.evidence.report.sections.curves import POINTS, ThinnedCurve
 from reprokit.evidence.report.text import print_report
 from reprokit.model.outputs import OutputFile
 from reprokit.model.run import FINISHED, RUNNING, Bundled
@@ -38,7 +38,7 @@ from tests.verify.runs import Building, digest, float32, recording, replayed, te
 
 Pair = tuple[Building, Building]
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)> [x](javascript:alert(3)) `| \x1b]0;owned\x07 \u202e"
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 CODE = re.compile("`([^`]+)`")
 ORDER = ["trained", "how", "artifacts", "curves", "entropy", "findings", "environment", "limits", "check"]
 

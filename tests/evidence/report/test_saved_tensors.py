@@ -14,7 +14,7 @@ import pytest
 import reprokit as package
 from tests.support import Reprokit
 
-TRAINING = Path(__file__).parents[1] / "trainings" / "pytorch_digits_evaluated.py"
+TRAINING = Path(__file__).parents[2] / "trainings" / "pytorch_digits_evaluated.py"
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import COMMAND, Reprokit
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PYTHON = Path(os.environ.get("REPROKIT_TRACKERS_PYTHON") or ROOT / ".venv-trackers" / "bin" / "python")
 
 pytestmark = [

@@ -1,0 +1,154 @@
+"""Records or replays the entropy of a command: loads the shim into it, and runs the supervisor beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from reprokit.core import errors
+from reprokit.core.messages import say, warn
+from reprokit.model import states
+from reprokit.model.plan import RECORD, REPLAY, past_tense
+from reprokit.model.states import WITHOUT_SUPERVISOR, Uncovered, off
+from reprokit.run import shim_plan
+from reprokit.run.part import Closing, Launch, Preparation, RunPart, Watch
+from reprokit.run.process import Termination
+from reprokit.run.rundirectory import shown
+from reprokit.run.supervisor import LostProgramSocket, Supervisor
+from reprokit.run_files import rundir
+from reprokit.run_files.rundir import RunDirectory
+
+MAX_REASON = 4096  # bytes read of the file in which the shim reports why a strict replay stopped
+NO_REASON = "the training asked for entropy that the recording does not hold; replay with --policy derive"
+
+
+class ShimPart(RunPart):
+    """Shim and supervisor of a run, and what they have recorded or replayed."""
+
+    _supervisor: Supervisor | None = None
+    _unreached: LostProgramSocket
+    _not_loaded = ""  # why the shim is not loaded in the command
+
+    def prepare(self, preparation: Preparation) -> None:
+        path, paths = preparation.new_run.path, preparation.paths
+        shim_plan.write(path / rundir.SHIM_PLAN, self._plan, paths.preload, paths.bootstrap)
+        (path / rundir.ENTROPY).mkdir(mode=0o700)
+
+    def arm(self, launch: Launch) -> None:
+        """Create the supervisor; it must not take rights away from a command that needs them."""
+        self._unreached = LostProgramSocket(launch.path)
+        if self._plan.supervisor:
+            may_forbid = not launch.command.refusal.gains_rights
+            self._supervisor = Supervisor(launch.path, may_forbid_rights=may_forbid, sees_exec=not launch.is_traced)
+        launch.supervisor = self._supervisor
+
+    def started(self, launch: Launch) -> None:
+        """Record the supervisor's state; warn if the command's own entropy is not covered."""
+        run, refusal = launch.run, launch.command.refusal
+        self._not_loaded = refusal.why
+        supervisor = self._supervisor
+        state = WITHOUT_SUPERVISOR if supervisor is None else supervisor.state or off("it was not started")
+        run.supervisor = state
+        if refusal.why and (refusal.is_foreign or not state.is_on):
+            text = f"the command's own requests: {refusal.why}, supervisor {state.words}"
+            run.uncovered.append(Uncovered(source="command", text=text))
+            consequence = f"its entropy is not {past_tense(run.kind)}: supervisor {state.words}"
+            warn(f"the shim cannot load: {refusal.why}; {consequence}")
+
+    @property
+    def _is_strict(self) -> bool:
+        return self._plan.mode == REPLAY and self._plan.policy == "strict"
+
+    def watches(self) -> Iterable[Watch]:
+        """Return what ends a strict replay that lacks entropy."""
+        return (Termination(self._must_stop),) if self._is_strict else ()
+
+    def _must_stop(self) -> bool:
+        return _is_written(self._unreached.run_directory / rundir.STOPPED) or bool(self._unreached.receive())
+
+    def ended(self, closing: Closing) -> None:
+        from reprokit.run.stragglers import outliving
+
+        run, supervisor = closing.run, self._supervisor
+        closing.goes_on = _goes_on(closing.path, supervisor)
+        run.outliving = outliving(closing.path) if closing.goes_on else []
+        run.warnings.extend(supervisor.stop() if supervisor is not None else ())
+        run.out_of_reach = self._unreached.close()
+        if self._is_strict:
+            reason_file = closing.path / rundir.STOPPED
+            stopped = _reason(reason_file) if reason_file.exists() else run.out_of_reach_in_words
+            if stopped:
+                run.warnings.append(f"the strict replay was stopped: {stopped}")
+                closing.failure = errors.ReplayStopped(stopped)
+
+    def finish(self, closing: Closing) -> None:
+        from reprokit import entropy
+
+        run, directory, not_loaded = closing.run, closing.path / rundir.ENTROPY, self._not_loaded
+        counts = entropy.count(directory)
+        if not not_loaded and not entropy.root_loaded(directory, counts):
+            not_loaded = "the command's own process did not load it"
+            is_supervised = run.supervisor is not None and run.supervisor.is_on
+            rest = "the supervisor" if is_supervised else "nothing"
+            closing.warn(f"the shim was not loaded: {not_loaded}; {rest} answered its requests")
+        run.shim = states.not_loaded(not_loaded) if not_loaded else states.LOADED
+        if run.out_of_reach:
+            run.uncovered.append(Uncovered(source="out-of-reach", text=run.out_of_reach_in_words))
+            closing.show(run.out_of_reach_in_words)
+        for warning in (*entropy.gave_up(directory, counts), *entropy.withheld_runtimes(directory, counts)):
+            closing.warn(warning)
+        if fresh := entropy.fresh_requests(directory):
+            stopped = "the supervisor was stopped, short of descriptors or not let in"
+            closing.warn(f"{stopped}: {fresh} requests got fresh bytes")
+        for text in entropy.full_calendars(directory, counts):
+            run.uncovered.append(Uncovered(source="calendar", text=text))
+            say(text)
+        if self._plan.replay_of is not None:
+            recording = RunDirectory(Path(self._plan.replay_of.path))
+            run.fidelity = entropy.fidelity(directory, recording.path / rundir.ENTROPY, counts, recording.run.profile)
+            say(f"entropy requests: {run.fidelity.words}")
+            if self._plan.clock:
+                say(f"reads of the clock: {run.fidelity.clock} as recorded, {run.fidelity.clock_past} beyond")
+        facts = entropy.summarize(directory, counts)
+        if closing.goes_on:
+            facts = msgspec.structs.replace(facts, sealed=False)
+        if self._plan.mode == RECORD:
+            run.profile = facts
+        if facts.sealed:  # otherwise a running process may write more lines
+            with suppress(OSError):  # first: what starts from now on writes none
+                (directory / rundir.OVER).touch(mode=0o600)
+            closing.is_over = True
+
+    def leave(self, closing: Closing) -> None:
+        say(f"run: {shown(closing.path)}")
+
+
+def _goes_on(path: Path, supervisor: Supervisor | None) -> bool:
+    """Return whether a program of the run still runs after its command has ended."""
+    if supervisor is not None and supervisor.is_on:
+        return supervisor.has_programs()
+    from reprokit.run.stragglers import has_stragglers
+
+    return has_stragglers(path)
+
+
+def _is_written(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return False
+
+
+def _reason(reason_file: Path) -> str:
+    try:
+        with open(reason_file, "rb") as file:
+            reason = file.read(MAX_REASON).decode("utf-8", "replace").strip()
+    except OSError:
+        reason = ""
+    return reason or NO_REASON
+
+
+PART = ShimPart
