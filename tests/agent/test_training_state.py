@@ -1,7 +1,8 @@
-"""The digest of a generator's state changes with each draw, and with nothing else."""
+"""A training's state: digests of generators change with each draw only, and each entry is put back."""
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from reprokit.agent.core.state_entries import StateEntry, StateKind
+from reprokit.agent.pytorch.state import Modules
+from reprokit.agent.pytorch.training_state import TrainingObjects
 from reprokit.agent.state.answers import state_digest
 
 python, legacy = random.Random(1), np.random.RandomState(1)
@@ -51,3 +55,53 @@ def test_a_draw_changes_the_digest_of_pytorch() -> None:
     assert state_digest(generator.get_state()) == before
     torch.rand(1, generator=generator)
     assert state_digest(generator.get_state()) != before
+
+
+def text_of(value: Any) -> str:
+    """All that a value holds, as a text."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return repr(value.tolist())
+    if isinstance(value, dict):
+        return repr({key: text_of(part) for key, part in value.items()})
+    return repr(value)
+
+
+@pytest.mark.torch
+def test_each_entry_of_a_state_is_read_and_put_back() -> None:
+    import torch
+
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2), torch.nn.Dropout(0.5))
+    modules = Modules()
+    modules.search(torch.nn.Module)
+    objects, alone = TrainingObjects(lambda: modules), torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.Adam([{"params": model.parameters()}, {"params": [alone], "lr": 0.1}])
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    objects.optimizers.add(optimizer)
+    objects.schedules.add(schedule)
+
+    def step() -> None:
+        model(torch.rand(4, 2)).sum().mul(alone.sum()).backward()
+        optimizer.step()
+        schedule.step()
+
+    def entries() -> list[StateEntry]:
+        return list(objects.entries(objects.names(), {}))
+
+    step()
+    kept = {(entry.kind, entry.name): copy.deepcopy(entry.read()) for entry in entries()}
+    assert {kind for kind, _ in kept} == {*StateKind} - {
+        StateKind.OTHERS, StateKind.METRICS, StateKind.SCALER, StateKind.SEEDS, StateKind.LOADER, StateKind.VARIABLES,
+        StateKind.DATA,
+    }  # fmt: skip
+    assert (StateKind.OPTIMIZER, "optimizer#0.param_groups.1.params.0") in kept
+    model[2].p, alone.requires_grad = 0.25, False
+    step()
+    changed = {entry.kind for entry in entries() if text_of(entry.read()) != text_of(kept[entry.kind, entry.name])}
+    assert changed == {kind for kind, _ in kept}
+    for entry in entries():
+        entry.put_back(kept[entry.kind, entry.name])
+    assert {(entry.kind, entry.name): text_of(entry.read()) for entry in entries()} == {
+        place: text_of(value) for place, value in kept.items()
+    }

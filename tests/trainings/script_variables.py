@@ -12,14 +12,11 @@ import types
 
 sys.path.insert(0, sys.argv[1])
 from agent.capture import trees
-from agent.questions.script_variables import VariableReader, VariableSetter
+from agent.state.script_variables import VariableReader, VariableSetter
 
 
 class NoTensors:
     """Stands for the access to tensors where no framework is loaded."""
-
-    def is_tensor(self, value):
-        return False
 
     def leaf(self, value):
         return None

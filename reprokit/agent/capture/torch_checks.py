@@ -15,8 +15,7 @@ from .random_states import RandomStates
 from .torch_copies import UpdateBackup
 from .torch_finite import FiniteTests
 from .torch_ranks import RankCoordinator
-from .torch_steps import ThreadSteps, TrainingStep
-from .torch_watched import WatchedObjects
+from .torch_steps import ThreadSteps, TrainingStep, WatchedObjects
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
     from ..pytorch.state import Modules
     from . import CaptureSession
     from .header import SnapshotHeader
-    from .torch_steps import StepFindings
-    from .torch_watched import OptimizerSteps
+    from .torch_steps import OptimizerSteps, StepFindings
 
 MAX_TRIGGERS = 1000
 

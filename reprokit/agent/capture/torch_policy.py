@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .torch_checks import CaptureContext, StepChecks
-    from .torch_steps import TrainingStep
-    from .torch_watched import OptimizerSteps
+    from .torch_steps import OptimizerSteps, TrainingStep
 
 
 class CapturePolicy:

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .store import Part
-    from .torch_steps import TrainingStep
-    from .torch_watched import WatchedObjects
+    from .torch_steps import TrainingStep, WatchedObjects
     from .trees import Node
 
 SHARDS = "parameters, gradients and the optimizer's state are this rank's shards"

@@ -6,7 +6,7 @@ import itertools
 import sys
 from array import array
 
-from ..core.state_entries import StateKind, StateMismatchError
+from ..core.state_entries import StateKind
 from ..pytorch.tensor_names import named_tensors, parts_of
 from ..pytorch.tensors import (
     bytes_of,
@@ -269,13 +269,13 @@ def put_optimizer(optimizer: Any, saved: Mapping[str, Any], reader: SnapshotRead
     try:
         for entry, value in zip(entries, [*state["parameters"], state["other"], *groups]):
             entry.put_back(value)
-    except StateMismatchError as error:
+    except ValueError as error:
         raise SnapshotError(str(error)) from None
 
 
 def put_stateful(owner: Any, saved: Mapping[str, Any], reader: SnapshotReader) -> None:
     """Restore the state of a GradScaler or a schedule."""
-    entry = stateful_entry(StateKind.SCHEDULE, 0, owner)
+    entry = stateful_entry(StateKind.SCHEDULE, "", owner)
     entry.put_back(reader.value(saved["state"], entry.read()))
 
 

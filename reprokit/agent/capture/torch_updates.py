@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ..events import steps as events
     from .torch_checks import CaptureContext
-    from .torch_watched import LoaderPass, OptimizerSteps
+    from .torch_steps import LoaderPass, OptimizerSteps
 
 SCALE_EACH = 32  # steps between two looks at the scale of a fused optimizer, which skips overflows by itself
 MAX_ENTRIES = 64  # calls of a root model in one step

@@ -44,7 +44,3 @@ class StateEntry:
         self.kind, self.name = kind, name
         self.read = read  # returns the current value; it is no copy
         self.put_back = put_back  # restores a value that was read
-
-
-class StateMismatchError(ValueError):
-    """Raised if a value does not fit the object that it is put back into."""

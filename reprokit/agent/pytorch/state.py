@@ -191,7 +191,7 @@ def nested_tensors(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     if is_tensor(value):
         yield name, value
     elif isinstance(value, (dict, list, tuple)):
-        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+        for key, part in _items(value):
             yield from nested_tensors(f"{name}.{key}", part)
 
 
@@ -199,15 +199,16 @@ def entries_of(name: str, value: Any) -> Iterator[Tensor]:
     """Yield entries for the tensors nested in a value; other values as text, without memory addresses."""
     if is_tensor(value):
         yield entry(name, value)
-    elif isinstance(value, dict):
-        for key in value:
-            yield from entries_of(f"{name}.{key}", value[key])
-    elif isinstance(value, (list, tuple)) and any(is_tensor(part) for part in value):
-        for number, part in enumerate(value):
-            yield from entries_of(f"{name}.{number}", part)
+    elif isinstance(value, dict) or (isinstance(value, (list, tuple)) and any(map(is_tensor, value))):
+        for key, part in _items(value):
+            yield from entries_of(f"{name}.{key}", part)
     else:
         text = repr(value)
         yield text_entry(name, f"<{type(value).__qualname__}>" if " at 0x" in text else text)
+
+
+def _items(value: Any) -> Iterable[tuple[Any, Any]]:
+    return value.items() if isinstance(value, dict) else enumerate(value)
 
 
 def _read_entries(name: str, entries: Callable[[], Iterable[Tensor]]) -> list[Tensor]:

@@ -84,11 +84,11 @@ class TensorNames:
         self.alone: dict[str, Any] = {}  # those of them that are in no model
         for number, model in enumerate(models):
             head = f"model#{number}." if len(models) > 1 else ""
-            for prefix, *containers in parts_of(model, head):
-                for named, container in zip((self.of_models, self.buffers), containers):
-                    named.update({prefix + name: tensor for name, tensor in container.items() if tensor is not None})
-                for name, tensor in named_tensors([(prefix, *containers)]):
-                    self._names.setdefault(id(tensor), name)
+            for prefix, parameters, buffers in parts_of(model, head):
+                self.of_models.update(named_tensors([(prefix, parameters, {})]))
+                self.buffers.update(named_tensors([(prefix, {}, buffers)]))
+        for name, tensor in self.tensors.items():
+            self._names.setdefault(id(tensor), name)
         of_models = set(self._names)
         for number, optimizer in enumerate(optimizers):
             head = f"optimizer#{number}." if len(optimizers) > 1 else ""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 from ..core.live_objects import LiveObjects
-from ..core.state_entries import StateEntry, StateKind, StateMismatchError
+from ..core.state_entries import StateEntry, StateKind
 from . import private_api
 from .tensor_names import TensorNames, parameters_of
 from .tensors import is_tensor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
     from .state import Modules
@@ -53,7 +54,7 @@ class TrainingObjects:
         ):
             yield from (tensor_entry(kind, name, tensor) for name, tensor in tensors.items())
         if has_details:
-            yield from (gradient_entry(name, parameter) for name, parameter in parameters.items())
+            yield from (attribute_entry(StateKind.GRADIENTS, *named, "grad") for named in parameters.items())
             yield from self._module_settings()
         of_optimizers = [
             optimizer_entries(number, optimizer, list(map(names.of, parameters_of(optimizer))))
@@ -62,21 +63,21 @@ class TrainingObjects:
         for kind in (StateKind.OPTIMIZER, StateKind.SETTINGS):
             yield from (entry for entries in of_optimizers for entry in entries if entry.kind is kind)
         for kind, objects in ((StateKind.SCHEDULE, self.schedules), (StateKind.SCALER, self.scalers)):
-            yield from (stateful_entry(kind, number, owner) for number, owner in enumerate(objects))
+            for number, owner in enumerate(objects):
+                yield stateful_entry(kind, f"{type(owner).__name__}#{number}", owner)
 
     def _module_settings(self) -> Iterator[StateEntry]:
         """Yield the plain numbers that models keep, and the flags of their parameters."""
-        counts: dict[str, int] = {}
-        for root in self.modules().outermost():
-            kind = type(root).__name__
-            number = counts[kind] = counts.get(kind, -1) + 1
-            for path, module in root.named_modules(prefix=f"{kind}#{number}"):
+        for head, root in numbered(self.modules().outermost()):
+            for path, module in root.named_modules(prefix=head):
                 for name, value in vars(module).items():
                     if type(value) in (bool, int, float) and not name.startswith("_"):
-                        yield attribute_entry(f"{path}.{name}", module, name)
+                        yield attribute_entry(StateKind.MODULES, f"{path}.{name}", module, name)
                 for name, tensor in private_api.containers(module)[0].items():
                     if tensor is not None:
-                        yield attribute_entry(f"{path}.{name}.requires_grad", tensor, "requires_grad")
+                        yield attribute_entry(
+                            StateKind.MODULES, f"{path}.{name}.requires_grad", tensor, "requires_grad"
+                        )
 
 
 def tensor_entry(kind: StateKind, name: str, tensor: Any) -> StateEntry:
@@ -89,35 +90,30 @@ def tensor_entry(kind: StateKind, name: str, tensor: Any) -> StateEntry:
     return StateEntry(kind, name, lambda: tensor, put_back)
 
 
-def gradient_entry(name: str, parameter: Any) -> StateEntry:
-    """Return the entry of a parameter's gradient, which may be None."""
-
-    def put_back(value: Any) -> None:
-        parameter.grad = None if value is None else value.to(parameter.device)
-
-    return StateEntry(StateKind.GRADIENTS, name, lambda: parameter.grad, put_back)
-
-
-def attribute_entry(name: str, owner: Any, attribute: str) -> StateEntry:
-    """Return the entry of a number that a module or tensor has as an attribute."""
+def attribute_entry(kind: StateKind, name: str, owner: Any, attribute: str) -> StateEntry:
+    """Return the entry of a number or gradient that a module or tensor has as an attribute."""
 
     def put_back(value: Any) -> None:
         if attribute in vars(owner):
             vars(owner)[attribute] = value  # unlike setattr, without calling the script's code
         else:
-            setattr(owner, attribute, value)
+            setattr(owner, attribute, value.to(owner.device) if is_tensor(value) else value)
 
-    return StateEntry(StateKind.MODULES, name, lambda: getattr(owner, attribute), put_back)
+    return StateEntry(kind, name, partial(getattr, owner, attribute), put_back)
 
 
-def stateful_entry(kind: StateKind, number: int, owner: Any) -> StateEntry:
+def stateful_entry(kind: StateKind, name: str, owner: Any) -> StateEntry:
     """Return the entry of a schedule or scaler."""
+    return StateEntry(kind, name, owner.state_dict, lambda state: owner.load_state_dict(state) if state else None)
 
-    def put_back(state: Any) -> None:
-        if state:
-            owner.load_state_dict(state)
 
-    return StateEntry(kind, f"{type(owner).__name__}#{number}", owner.state_dict, put_back)
+def numbered(objects: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield objects with their names: the class, and the number among those of this class."""
+    counts: dict[str, int] = {}
+    for each in objects:
+        kind = type(each).__name__
+        counts[kind] = counts.get(kind, -1) + 1
+        yield f"{kind}#{counts[kind]}", each
 
 
 # Optimizers
@@ -177,7 +173,7 @@ def _require_fit(name: str, parameter: Any, state: Mapping[str, Any]) -> None:
         if is_tensor(value) and value.dim() == parameter.dim() and value.dim():
             if value.shape != parameter.shape:
                 shapes = _shape(value), _shape(parameter)
-                raise StateMismatchError(f"{key} of {name} has the shape {shapes[0]}, the parameter {shapes[1]}")
+                raise ValueError(f"{key} of {name} has the shape {shapes[0]}, the parameter {shapes[1]}")
 
 
 def _shape(tensor: Any) -> str:

@@ -11,6 +11,7 @@ import marshal
 
 from ..capture import numeric_variable
 from ..capture.store import PREFIX, Part, SnapshotContents, SnapshotFile, Store
+from ..core.digests import array_entry
 from ..core.json_text import to_json
 from ..core.signal_errors import pass_on
 from ..core.state_entries import StateKind
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ..core.agent import Agent
     from ..events.steps import Handler
 
+NUMBERS = "biufc"  # kinds of NumPy's data types
 ALL = "*"  # the name of one digest for all tensors and values of a part
 LOGGED = 16  # number of steps whose state is logged, at either end of the question's steps
 FILE = "state.jsonl"
@@ -34,6 +36,12 @@ _WITHOUT_REFERENCES = 2  # version of marshal's format in which equal values hav
 def shorten(digest: str) -> str:
     """Return the first 16 hexadecimal digits of a digest, which are enough to distinguish two values."""
     return digest.rpartition(":")[2][:16]
+
+
+def array_text(array: Any) -> str:
+    """Return the number in an array of one element; the shortened digest of any other."""
+    is_number = array.size == 1 and array.dtype.kind in NUMBERS
+    return repr(array.item()) if is_number else "#" + shorten(array_entry("", array)[3])
 
 
 def text_digest(text: str) -> str:

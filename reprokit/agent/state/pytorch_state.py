@@ -18,7 +18,7 @@ from ..pytorch.events import recording_hooks
 from ..pytorch.state import entries_of
 from ..pytorch.tensor_names import TensorNames, named_tensors, parts_of
 from ..pytorch.tensors import is_tensor
-from ..pytorch.training_state import NOTES, TrainingObjects
+from ..pytorch.training_state import NOTES, TrainingObjects, numbered
 from .answers import StateAnswers, shorten, state_digest, text_digest
 from .pytorch_batches import BatchStream
 from .pytorch_variables import TorchVariables
@@ -192,20 +192,13 @@ class PytorchState:
     def _other_models(self, names: TensorNames) -> NamedTensors:
         """Return the tensors of models that have no names yet; a model is named as the script refers to it."""
         unnamed = [
-            (root, {name: tensor for name, tensor in named_tensors(parts_of(root)) if tensor not in names})
+            (root, [(name, tensor) for name, tensor in named_tensors(parts_of(root)) if tensor not in names])
             for root in self._objects.modules().outermost()
         ]
-        roots = [(root, tensors) for root, tensors in unnamed if tensors]
-        is_named = bool(roots) and not self._answers.every
-        paths = paths_of([root for root, _ in roots], sys._getframe()) if is_named else {}
-        others: NamedTensors = {}
-        counts: dict[str, int] = {}
-        for root, tensors in roots:
-            kind = type(root).__name__
-            number = counts[kind] = counts.get(kind, -1) + 1
-            head = paths.get(id(root), f"{kind}#{number}")
-            others.update({f"{head}.{name}": tensor for name, tensor in tensors.items()})
-        return others
+        roots = [root for root, tensors in unnamed if tensors]
+        paths = paths_of(roots, sys._getframe()) if roots and not self._answers.every else {}
+        heads = {id(root): paths.get(id(root), name) for name, root in numbered(roots)}
+        return {f"{heads[id(root)]}.{name}": tensor for root, tensors in unnamed for name, tensor in tensors}
 
     def _entries(self, *, has_details: bool = True) -> list[StateEntry]:
         names = self._objects.names()

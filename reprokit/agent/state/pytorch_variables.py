@@ -6,9 +6,8 @@ import sys
 
 from ..capture.store import DTYPES
 from ..capture.torch_state import SnapshotReader, digest, leaf
-from ..core.digests import array_entry
 from ..pytorch.tensors import dtype_name, has_memory, is_plain, is_tensor, size_of, storage_of
-from .answers import shorten
+from .answers import NUMBERS, array_text, shorten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,9 +15,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..capture.trees import Node
-
-
-NUMBERS = "biufc"  # kinds of NumPy's data types
 
 
 class TorchVariables:
@@ -29,9 +25,6 @@ class TorchVariables:
     ) -> None:
         self._addresses = {_address(tensor) for tensor in other_parts if _is_readable(tensor)}
         self._reader, self._copies = reader, copies
-
-    def is_tensor(self, value: Any) -> bool:
-        return leaf(value) is not None
 
     def is_left_out(self, value: Any) -> bool:
         if is_tensor(value):
@@ -58,9 +51,7 @@ class TorchVariables:
             return self.text(value if kind == "number" else value[1])
         if is_tensor(value):
             return repr(value.item()) if value.numel() == 1 else "#" + shorten(digest(value))
-        array = value if hasattr(value, "dtype") else sys.modules["numpy"].asarray(value)
-        is_number = array.size == 1 and array.dtype.kind in NUMBERS
-        return repr(array.item()) if is_number else "#" + shorten(array_entry("", array)[3])
+        return array_text(value if hasattr(value, "dtype") else sys.modules["numpy"].asarray(value))
 
     def restore(self, node: Node, own: Any) -> Any:
         assert self._reader is not None

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     class TensorAccess(Protocol):
         """Reads and writes the tensors and arrays of a framework."""
 
-        def is_tensor(self, value: Any) -> bool:
-            """Return whether a value is a tensor or an array."""
-
         def is_left_out(self, value: Any) -> bool:
             """Return whether a tensor belongs to another part of the state, as a parameter does, or is unreadable."""
 
@@ -37,7 +34,7 @@ if TYPE_CHECKING:
             """Return how many bytes a tensor has."""
 
         def leaf(self, value: Any) -> Node | None:
-            """Return a node with the tensor itself in it; None for other values."""
+            """Return a node with the tensor or array itself in it; None for other values."""
 
         def node(self, value: Any) -> Node:
             """Return the node of a tensor, with what is needed to make one like it."""
@@ -169,7 +166,7 @@ class VariableReader:
         if id(value) in self._seen:
             return None
         self._seen[id(value)] = value
-        if self._access.is_tensor(value):
+        if self._access.leaf(value) is not None:
             return self._tensor(value)
         state = _generator_state(value)
         if state is not None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 
 from ..capture.tensorflow_restore import value_of
-from ..core.digests import array_entry as entry
 from ..tensorflow import private_api
 from ..tensorflow.training_state import as_array, put_variable, resource_id
-from .answers import shorten
+from .answers import NUMBERS, array_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
 
     from ..capture.trees import Node
 
-NUMBERS = "biufc"  # kinds of NumPy's data types
-
 
 class TensorflowVariables:
     """The tensors and arrays of a script, without the variables that belong to another part of the state."""
@@ -26,9 +23,6 @@ class TensorflowVariables:
     def __init__(self, other_parts: Iterable[Any] = (), snapshot: Any = None) -> None:
         self._other_parts = {resource_id(variable) for variable in other_parts}
         self._snapshot = snapshot
-
-    def is_tensor(self, value: Any) -> bool:
-        return hasattr(type(value), "__array_interface__") or _is_eager(value) or _is_variable(value)
 
     def size(self, value: Any) -> int:
         return int(as_array(value).nbytes)
@@ -41,7 +35,8 @@ class TensorflowVariables:
         return dtype is None or kind not in NUMBERS
 
     def leaf(self, value: Any) -> Node | None:
-        return {"held": value} if self.is_tensor(value) else None
+        is_array = hasattr(type(value), "__array_interface__")
+        return {"held": value} if is_array or _is_eager(value) or _is_variable(value) else None
 
     def node(self, value: Any) -> Node:
         if _is_variable(value):
@@ -54,9 +49,7 @@ class TensorflowVariables:
         ((kind, value),) = node.items()
         if kind != "held":
             return self.text(value)
-        array = sys.modules["numpy"].asarray(as_array(value))
-        is_number = array.size == 1 and array.dtype.kind in NUMBERS
-        return repr(array.item()) if is_number else "#" + shorten(entry("", array)[3])
+        return array_text(sys.modules["numpy"].asarray(as_array(value)))
 
     def restore(self, node: Node, own: Any) -> Any:
         ((kind, content),) = node.items()
