@@ -24,6 +24,14 @@ ROOM_TO_GROW = 1.05
 ROOMS: dict[str, int] = {}
 WORDS = {"docs": 50_000, "docs/design.md": 2_000}
 LONG_SENTENCES = 80  # of docs
+SMALL = 80  # lines: what is smaller and has one importer is not a module of its own, but for a reason
+# Folders whose modules are rows of a table, and modules that are programs or what scripts import.
+ROWS = (
+    *("cli", "diff/formats", "evidence/report/sections", "run/parts", "verify/categories"),
+    *("agent/frameworks", "agent/orders", "agent/patches"),
+)
+PROGRAMS = re.compile(r"(?:_process|/kept_call|/follower|/sitecustomize|/script_api|/__main__)\.py$")
+REASONS: dict[str, str] = {}
 LONGEST_SENTENCE = 25  # words
 
 
@@ -74,6 +82,42 @@ def loose(folder: Path) -> int:
     return len(list(folder.glob("*.py")))
 
 
+def imported() -> Counter[str]:
+    """Return how many modules import each file of the package, wherever in them."""
+    counts: Counter[str] = Counter()
+    names = {name_of(path): str(path.relative_to(PACKAGE)) for path in PRODUCT}
+    for path in PRODUCT:
+        own = name_of(path).split(".") if path.name == "__init__.py" else name_of(path).split(".")[:-1]
+        found: set[str] = set()
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                above = ".".join(own[: len(own) - node.level + 1]) if node.level else ""
+                base = ".".join(filter(None, (above, node.module)))
+                found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+        counts.update(names[name] for name in found & names.keys())
+    return counts
+
+
+def name_of(path: Path) -> str:
+    """Return the module's name in dots."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def without_reason() -> Iterator[str]:
+    """Yield the small modules of one importer that no reason stands for, and reasons that stand for nothing."""
+    counts = imported()
+    small = {
+        name
+        for name, path in ((str(path.relative_to(PACKAGE)), path) for path in PRODUCT)
+        if lines([path]) < SMALL and counts[name] < 2 and path.name != "__init__.py"
+        if not name.startswith(ROWS) and not PROGRAMS.search(f"/{name}")
+    }
+    yield from sorted(small ^ REASONS.keys())
+
+
 def excesses() -> Iterator[str]:
     """Yield what is larger than it may be."""
     for room, size in rooms().items():
@@ -87,6 +131,8 @@ def excesses() -> Iterator[str]:
     for folder in (PACKAGE, PACKAGE / "agent"):
         if loose(folder) > LOOSE:
             yield f"{folder.relative_to(ROOT)} has {loose(folder)} loose modules of {LOOSE}: give them a room"
+    for name in without_reason():
+        yield f"{name}: a module of fewer than {SMALL} lines with one importer needs a reason in tests/budgets.py"
     if shared_names():
         yield f"{shared_names()} class names stand twice"
     for name, allowed in WORDS.items():
