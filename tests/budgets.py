@@ -31,7 +31,35 @@ ROWS = (
     *("agent/frameworks", "agent/orders", "agent/patches"),
 )
 PROGRAMS = re.compile(r"(?:_process|/kept_call|/follower|/sitecustomize|/script_api|/__main__)\.py$")
-REASONS: dict[str, str] = {}
+REASONS = {
+    "agent/capture/jax_capture.py": "imported only where JAX is",
+    "agent/operators/device_digests.py": "compiles for a GPU, and is imported only with one",
+    "agent/pytorch/samplers.py": "what a sampler is, beside what is patched",
+    "agent/questions/interrupt.py": "one kind of question, as its neighbors are",
+    "agent/registry.py": "the table that start.py walks",
+    "agent/state/boosting_state.py": "the training state of one framework",
+    "agent/state/tensorflow_variables.py": "the script's variables in TensorFlow, beside those in PyTorch",
+    "capture/arrays.py": "the one module there that needs NumPy",
+    "diff/renamed_tensors.py": "a search of its own, which most comparisons do without",
+    "evidence/bundle/follow.py": "one command: push --follow",
+    "evidence/export/dvc.py": "one format, as its neighbors are",
+    "evidence/report/text.py": "one presenter, as its neighbors are",
+    "gate/divergent_operator.py": "a requirement of gates, as its neighbors are",
+    "gate/exact_resume.py": "a requirement of gates, as its neighbors are",
+    "gate/goldens.py": "a requirement of gates, as its neighbors are",
+    "gate/required_findings.py": "a requirement of gates, as its neighbors are",
+    "questions/collective_inputs.py": "what collectives hand from rank to rank: a search of its own",
+    "questions/seen_values.py": "what is proved of values, apart from who asks for them",
+    "rules/ranks.py": "one kind of rule, as its neighbors are",
+    "run/console_copies.py": "a search of its own in what a run left",
+    "run/remote_hosts.py": "what is said of commands that leave the host, with its shell text beside it",
+    "saved_tensors/object_store.py": "needs a library that most do without",
+    "saved_tensors/reductions.py": "the arithmetic that saving does, too",
+    "saved_tensors/step_states.py": "names of another library's interface",
+    "verify/read/run_contexts.py": "reading, while its importer compares",
+    "verify/show/hosts.py": "one presenter, as its neighbors are",
+    "verify/show/suggestions.py": "one presenter, as its neighbors are",
+}
 LONGEST_SENTENCE = 25  # words
 
 
