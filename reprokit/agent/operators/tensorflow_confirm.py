@@ -1,7 +1,7 @@
 """Executes each distinct operator call of TensorFlow again on its own inputs, to see whether its bits vary.
 
-Eager operators are repeated just before their first call, those of a function before the function's first execution. At
-the end other processes repeat the saved calls with other numbers of threads and with limited capabilities of the CPU.
+Eager operators are repeated just before their first call; those of functions are named only. At the end other processes
+repeat the saved calls with other numbers of threads and with limited capabilities of the CPU.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ import time
 
 from ..core.signal_errors import pass_on
 from ..tensorflow import private_api
-from ..tensorflow.function_runs import attributes_of, count_outputs
+from ..tensorflow.function_runs import count_outputs
 from . import Observer, tensorflow_graphs
 from .confirm import PRESENT, Confirmations, SavedCalls
-from .tensorflow_functions import FunctionInputs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .tensorflow_eager import EagerOperatorCall as EagerCall
-    from .tensorflow_graphs import GraphOperator
     from .tensorflow_operators import TensorflowOperators
 
     Execute = Callable[[str, Sequence[Any], Sequence[Any], int], list[Any]]
@@ -34,6 +32,7 @@ MAX_BYTES = 256 << 20  # of one call's inputs
 MAX_REPEATS = 30  # of a saved call, in other processes
 _RACING = ("Bincount", "CropAndResize", "Histogram", "Scatter", "Segment", "Sparse")
 _STRING, _RESOURCE, _VARIANT = 7, 20, 21
+_IN_FUNCTION = "operators of a tf.function are not executed again"
 _ANONYMOUS = b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"  # TensorFlow's name for a variable with a single handle
 # Limited capabilities: without oneDNN's kernels, or with those of older processors.
 _WITHOUT_ONEDNN, _OLDER_PROCESSOR = "TF_ENABLE_ONEDNN_OPTS=0", "ONEDNN_MAX_CPU_ISA=AVX2"
@@ -109,32 +108,19 @@ class TensorflowConfirmer:
         outputs = count_outputs(definition, attributes)
         return RepeatableCall(self._execute, definition.name, inputs, variables, flat, outputs)
 
-    def function(self, name: str, inputs: Sequence[Any], operators: Iterable[GraphOperator]) -> Any:
-        """Repeat the operators of a function before its first execution; return replaced inputs for it, or None."""
-        lines = {(operator.function, operator.operation): operator.line for operator in operators}
-        if self._observer.racing_only and not any(_can_race(line["name"]) for line in lines.values()):
-            return None
+    def leave_out(self, lines: Iterable[dict[str, Any]]) -> None:
+        """Write that the operators of a function, given by their lines, were not repeated."""
+        for line in lines:
+            if self._is_wanted(line["name"]):
+                confirmed = self._confirmations.line(tensorflow_graphs.key_of(line), line)
+                confirmed["problem"] = "" if confirmed["repeats"] else _IN_FUNCTION
 
-        def visit(owner: str, node: Any, definition: Any, values: list[Any], problem: str) -> None:
-            line = lines.get((owner, node.name))
-            if line is None or not self._is_repeatable(definition, line):
-                return
-            if problem:
-                self._confirmations.line(tensorflow_graphs.key_of(line), line)["problem"] = problem
-            else:
-                self._repeat(line, self._prepare, definition, list(values), attributes_of(node, definition))
-
-        self._busy.now = True
-        try:
-            run = FunctionInputs(self._execute, self._convert, visit, inputs)
-            self._observer.agent.attempt(run.begin, name)
-            return run.replaced_inputs()
-        finally:
-            self._busy.now = False
+    def _is_wanted(self, name: str) -> bool:
+        return not self._observer.racing_only or _can_race(name)
 
     def _is_repeatable(self, definition: Any, line: dict[str, Any]) -> bool:
         """Return whether a call can be repeated: not if it is random, or changes other state than variables."""
-        if self._observer.racing_only and not _can_race(definition.name):
+        if not self._is_wanted(definition.name):
             return False
         confirmed = self._confirmations.of(tensorflow_graphs.key_of(line))
         if (confirmed is not None and confirmed["repeats"]) or line["phase"] == tensorflow_graphs.DATA:

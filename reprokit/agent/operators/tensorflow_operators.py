@@ -116,40 +116,36 @@ class TensorflowOperators:
 
         def call_flat(function: Any, *inputs: Any) -> Any:
             if self._observer.collecting and executing_eagerly():
-                inputs = self._observer.agent.attempt(self._before_function, function, inputs) or inputs
+                self._observer.agent.attempt(self._before_function, function)
             return original(function, *inputs)
 
         return call_flat
 
     def _make_call(self, original: Function) -> Function:
-        def call(function: Any, context: Any, inputs: Any, *arguments: Any, **keywords: Any) -> Any:
+        def call(function: Any, context: Any, *arguments: Any, **keywords: Any) -> Any:
             if self._observer.collecting and context.executing_eagerly():
-                inputs = self._observer.agent.attempt(self._before_function, function, inputs) or inputs
-            return original(function, context, inputs, *arguments, **keywords)
+                self._observer.agent.attempt(self._before_function, function)
+            return original(function, context, *arguments, **keywords)
 
         return call
 
-    def _before_function(self, function: Any, inputs: Any) -> Any:
-        """Count a function that is about to be executed; return replaced inputs for it, or None."""
-        if getattr(self.busy, "now", False):
-            return None
-        return self._count(self._functions, function.name, lambda graph: self._read_function(function, graph, inputs))
+    def _before_function(self, function: Any) -> None:
+        """Count a function that is about to be executed."""
+        if not getattr(self.busy, "now", False):
+            self._count(self._functions, function.name, lambda graph: self._read_function(function, graph))
 
-    def _count(self, table: dict[object, GraphCounts], key: object, read: Callable[[GraphCounts], Any]) -> Any:
-        """Count an execution of the graph of a key; before the first one read it, and return the result of that."""
-        graph, result = table.get(key), None
-        if graph is None:
-            if len(self._graphs) >= MAX_GRAPHS:
-                return None
+    def _count(self, table: dict[object, GraphCounts], key: object, read: Callable[[GraphCounts], object]) -> None:
+        """Count an execution of the graph of a key; read it before the first one."""
+        graph = table.get(key)
+        if graph is not None:
+            self._add_execution(graph)
+        elif len(self._graphs) < MAX_GRAPHS:
             graph = table[key] = GraphCounts()
             try:
-                result = read(graph)
+                read(graph)
             finally:
                 self._graphs.append(graph)  # only now, as the lines may be written while the graph is read
                 self._add_execution(graph)
-        else:
-            self._add_execution(graph)
-        return result
 
     def _add_execution(self, graph: GraphCounts) -> None:
         """Count an execution. If it is a step, count the previous one now, unless Keras or an optimizer has."""
@@ -159,26 +155,25 @@ class TensorflowOperators:
                 self._observer.step()
             self._steps_at_update = self._observer.sampling.steps
 
-    def _read_function(self, function: Any, graph: GraphCounts, inputs: Any) -> Any:
+    def _read_function(self, function: Any, graph: GraphCounts) -> None:
         operations = private_api.function_graph(function).get_operations()
         if tensorflow_graphs.is_compiled(function):
             where = tensorflow_graphs.frames_of_user(tensorflow_graphs.frames_of(operations[-1])) if operations else []
             self._write_compiled(graph, [self.reader.compiled(_text(function.name), operations, where)])
-            return None
-        operators = self._read(graph, operations)
-        return None if self.confirmer is None else self.confirmer.function(_text(function.name), inputs, operators)
+            return
+        lines = self._read(graph, operations)
+        if self.confirmer is not None:
+            self.confirmer.leave_out(lines)
 
-    def _read(
-        self, graph: GraphCounts, operations: Iterable[Any], phase: str = ""
-    ) -> list[tensorflow_graphs.GraphOperator]:
+    def _read(self, graph: GraphCounts, operations: Iterable[Any], phase: str = "") -> list[dict[str, Any]]:
+        """Read the operators of a graph; return the lines of those that its executions call."""
         operators, compiled = self.reader.operators(operations, phase)
-        operators = [operator._replace(line=self.line(operator.line)) for operator in operators]
-        graph.lines += [operator.line for operator in operators if operator.line["phase"] != tensorflow_graphs.DATA]
-        graph.updates = any(
-            line["phase"] == tensorflow_graphs.UPDATE and line["name"] not in _SETS for line in graph.lines
-        )
+        lines = [self.line(line) for line in operators]
+        lines = [line for line in lines if line["phase"] != tensorflow_graphs.DATA]
+        graph.updates = any(line["phase"] == tensorflow_graphs.UPDATE and line["name"] not in _SETS for line in lines)
+        graph.lines += lines
         self._write_compiled(graph, compiled)
-        return operators
+        return lines
 
     def _write_compiled(self, graph: GraphCounts, lines: list[dict[str, Any]]) -> None:
         for line in lines:

@@ -61,7 +61,7 @@ class TensorflowCalls(ArrayCalls):
         self._doors = OperatorDoors(self)
         self._reader = _ValueReader()
         self._functions = _CalledFunctions(eager=log.eager)
-        self._run = FunctionRun(self, only_needed=True)
+        self._run = FunctionRun(self)
         self._places: dict[tuple[str, str], tuple[int, list[Any]]] = {}
         self._constants: dict[tuple[str, str], Any] = {}
 
