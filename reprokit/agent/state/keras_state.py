@@ -23,8 +23,8 @@ from ..capture.tensorflow_state import (
     take_random,
 )
 from ..events.steps import BatchFetched, EpochEnded, FirstCallDue, ForwardBegan, UpdateDone, UpdateDue, tell
-from ..operators.tensorflow_loops import step_of_loop
 from ..tensorflow import private_api
+from ..tensorflow.loops import step_of_loop
 from ..tensorflow.state import OptimizerStep, optimizer_variables
 from ..tensorflow.tensors import entry, name_of
 from ..tensorflow.trail import seed_states

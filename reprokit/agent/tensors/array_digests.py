@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.agent import Agent
-    from ..operators.operator_log import CallLog
+    from ..operators.log import CallLog
 
 _PLAIN = (bool, int, float, str, type(None))
 

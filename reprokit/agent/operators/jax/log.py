@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from weakref import WeakKeyDictionary
 
-from ..core.patching import replace
-from ..core.user_frames import where
-from ..tensors.array_digests import ArrayCalls, copied_parts, description, signature
-from .operator_log import NO_OUTPUTS, NOT_LOGGED, UNREAD, CallLog
+from ...core.patching import replace
+from ...core.user_frames import where
+from ...tensors.array_digests import ArrayCalls, copied_parts, description, signature
+from ..log import NO_OUTPUTS, NOT_LOGGED, UNREAD, CallLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

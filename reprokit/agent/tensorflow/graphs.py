@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 
 from ..core import user_frames
-from ..tensorflow import private_api
-from ..tensorflow.function_runs import function_names, must_be_compiled
-from ..tensorflow.private_api import function_graph
+from ..events.operators import BACKWARD, DATA, FORWARD, UPDATE
+from . import private_api
+from .function_runs import function_names, must_be_compiled
+from .private_api import function_graph
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     Frames = list[tuple[str, int, str]]
     Lines = list[dict[str, Any]]
 
-FORWARD, BACKWARD, UPDATE, DATA = "forward", "backward", "update", "data"  # DATA: in functions that tf.data calls
 MAX_OPERATIONS = 20_000  # of one graph, with nested ones
 MAX_DEPTH = 8  # of functions in functions
 MAX_TEXT = 200  # of an attribute
