@@ -196,8 +196,7 @@ def judge(fact: Fact | None, confirmed: Confirmed | None, threads: int | None) -
         return findings.GUILTY, why or "it gave different bits for the same inputs"
     if fact is not None and fact.verdict == "random":
         return findings.COVERED, why
-    is_measured = confirmed is not None and confirmed.repeats > 0
-    if is_measured and (fact is None or not confirmed.problem):
+    if confirmed is not None and confirmed.repeats and (fact is None or not confirmed.problem):
         return findings.CLEARED, why
     if fact is None or fact.verdict == "repeats":
         return None

@@ -167,7 +167,7 @@ class PytorchCalled(OperatorCalled):
         self.where, self.phase = found
         self.function = function
         self.keywords = keywords
-        self.places = places  # of the thread, with the autograd node that is being evaluated
+        self.places: Any = places  # of the thread, with the autograd node that is being evaluated
 
 
 class OperatorEvents:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import sys
 
-from ..core import user_frames
-from ..core.signal_errors import pass_on
-from ..tensorflow import private_api
-from ..tensorflow.operations import OperationHooks
-from .causes import (
+from ...capture.tensorflow_state import as_array, is_finite, limits_of, numbers
+from ...capture.variables import lines_that_made, user_functions
+from ...core import user_frames
+from ...core.signal_errors import pass_on
+from ...tensorflow import private_api
+from ...tensorflow.operations import OperationHooks
+from ..explain import (
     BACKWARD,
     FORWARD,
     MAX_TENSORS,
@@ -24,9 +26,7 @@ from .causes import (
     cause,
     line,
 )
-from .tensorflow_rows import SampleOrderTracker
-from .tensorflow_state import as_array, is_finite, limits_of, numbers
-from .variables import lines_that_made, user_functions
+from .rows import SampleOrderTracker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
