@@ -138,7 +138,7 @@ def test_what_a_handler_raises_in_a_capture_is_the_scripts(look: Callable[[], ob
 
 
 # Where no handler of the script is, or nobody would get what it raised.
-BEYOND_THE_SCRIPT = {"bootstrap/sitecustomize.py", "capture/redo.py", "core/journal.py", "observing/repeat_process.py"}
+BEYOND_THE_SCRIPT = {"bootstrap/sitecustomize.py", "capture/redo.py", "core/journal.py", "operators/repeat_process.py"}
 
 
 def test_the_agent_swallows_no_error_without_asking_whose_it_is() -> None:

@@ -12,20 +12,10 @@ from ...capture.tensorflow_state import as_array, is_finite, limits_of, numbers
 from ...capture.variables import lines_that_made, user_functions
 from ...core import user_frames
 from ...core.signal_errors import pass_on
+from ...events.operators import BACKWARD, FORWARD, UPDATE
 from ...tensorflow import private_api
 from ...tensorflow.operations import OperationHooks
-from ..explain import (
-    BACKWARD,
-    FORWARD,
-    MAX_TENSORS,
-    UPDATE,
-    CallOrigin,
-    OperandStatistics,
-    OperatorEvent,
-    OperatorTrace,
-    cause,
-    line,
-)
+from ..explain import MAX_TENSORS, CallOrigin, OperandStatistics, OperatorEvent, OperatorTrace, cause, line
 from .rows import SampleOrderTracker
 
 TYPE_CHECKING = False
