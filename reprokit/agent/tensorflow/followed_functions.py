@@ -9,10 +9,10 @@ import sys
 import weakref
 
 from ..core.patching import replace
-from ..events.operators import FORWARD
+from ..events.operators import FORWARD, OperatorCalled
 from . import graphs, private_api
 from .function_runs import FunctionRun, attributes_of, count_outputs, flat, function_names
-from .operators import Operator, OperatorEvents, TensorflowCalled
+from .operators import Operator, OperatorEvents
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _FIRST_FLOW = frozenset(["Enter", "Exit", "LoopCond", "Merge", "NextIteration", 
 MAX_DEPTH = 32  # of nested functions
 
 
-class NodeCalled(TensorflowCalled):
+class NodeCalled(OperatorCalled):
     """A node of a function's graph is executed."""
 
     __slots__ = ("attributes", "node", "phase", "where")

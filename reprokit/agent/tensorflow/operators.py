@@ -33,24 +33,7 @@ class Operator(NamedTuple):
     definition: Any
 
 
-class TensorflowCalled(OperatorCalled):
-    """A call of an operator; is_flat: its inputs are a flat list of tensors, else one entry per defined input."""
-
-    __slots__ = ()
-    is_flat = True
-
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """The attributes by name."""
-        raise NotImplementedError
-
-    @property
-    def node(self) -> str:
-        """The operation in a graph, or the operation whose gradient is computed; empty if there is none."""
-        raise NotImplementedError
-
-
-class EagerCalled(TensorflowCalled):
+class EagerCalled(OperatorCalled):
     """An eager call; its place is read only on request. The frame lives no longer than the call."""
 
     __slots__ = ("_located", "flat_attributes", "frame", "is_backward", "is_flat")
@@ -58,7 +41,7 @@ class EagerCalled(TensorflowCalled):
     def __init__(self, operator: Operator, inputs: Sequence[Any], attributes: Sequence[Any], is_flat: bool) -> None:
         super().__init__(operator, inputs)
         self.flat_attributes = attributes  # alternating names and values
-        self.is_flat = is_flat
+        self.is_flat = is_flat  # inputs are a flat list of tensors, else one entry per defined input
         self.frame: FrameType | None = None  # of the caller
         self.is_backward = False
         self._located: tuple[list[Place], str] | None = None
@@ -80,10 +63,12 @@ class EagerCalled(TensorflowCalled):
 
     @property
     def attributes(self) -> dict[str, Any]:
+        """The attributes by name."""
         return dict(zip(self.flat_attributes[::2], self.flat_attributes[1::2]))
 
     @property
     def node(self) -> str:
+        """The operation whose gradient is computed; empty if there is none."""
         return private_api.forward_operator(self.frame) if self.phase == BACKWARD else ""
 
 
@@ -130,7 +115,7 @@ class OperatorEvents:
         finally:
             self._thread.busy = before
 
-    def execute(self, call: TensorflowCalled, execute: Callable[[], Any]) -> Any:
+    def execute(self, call: OperatorCalled, execute: Callable[[], Any]) -> Any:
         """Execute a call with its event."""
         if self.is_busy:
             return execute()
@@ -141,7 +126,7 @@ class OperatorEvents:
             self._attempt(self._listener.ended, call, record)
         return result
 
-    def _attempt(self, handler: Function, call: TensorflowCalled, *record: Any) -> Any:
+    def _attempt(self, handler: Function, call: OperatorCalled, *record: Any) -> Any:
         try:
             return self.undisturbed(handler, call, *record)
         except Exception as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 
-from ...capture.store import Part
 from ...tensorflow import graphs, private_api
 from ...tensorflow.followed_functions import FollowedFunctions
 from ...tensorflow.operators import EagerCalled, OperatorEvents
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
-    from ...tensorflow.operators import TensorflowCalled
+    from ...tensorflow.followed_functions import NodeCalled
 
 
 _RESOURCE, _VARIANT = 20, 21
@@ -34,18 +33,6 @@ def source(log: CallLog) -> TensorflowCalls | None:
         log.agent.warn("operators of this TensorFlow cannot be logged: it must be 2.4 or newer", NOT_LOGGED)
         return None
     return None if OperatorEvents.are_watched() else TensorflowCalls(log)
-
-
-class LoggedCall:
-    """A call that is being executed: what was logged before it."""
-
-    __slots__ = ("flags", "handles", "has_hidden_inputs", "inputs", "operator", "place", "saved_inputs")
-
-    def __init__(self, operator: int, place: int, flags: int, inputs: int) -> None:
-        self.operator, self.place, self.flags, self.inputs = operator, place, flags, inputs
-        self.handles: list[Any] = []  # of variables that the call may change
-        self.has_hidden_inputs = False  # it depends on a value that cannot be read
-        self.saved_inputs: list[Part] | None = None
 
 
 class TensorflowCalls:
@@ -67,7 +54,7 @@ class TensorflowCalls:
         """Start or stop logging."""
         self._is_watching = is_on
 
-    def begins(self, call: TensorflowCalled) -> LoggedCall | None:
+    def begins(self, call: EagerCalled | NodeCalled) -> Any:
         name, definition, inputs = call.operator.name, call.operator.definition, call.inputs
         if isinstance(call, EagerCalled) and definition is not None and graphs.is_of_data(name):
             return None
@@ -86,26 +73,23 @@ class TensorflowCalls:
 
         operator = self._log.number("operator", (name, signature(read.arrays), str(plain)), describe)
         digest = self._digests.of(read.arrays, [read.others, plain])
-        logged = LoggedCall(operator, number, DRAWS if graphs.DRAWING.match(name) else 0, digest)
-        logged.handles = read.handles
-        logged.has_hidden_inputs = read.has_unreadable or (
-            definition is not None and definition.is_stateful and not read.handles
-        )
+        flags, saved_inputs = DRAWS if graphs.DRAWING.match(name) else 0, None
+        is_stateful = definition is not None and definition.is_stateful and not read.handles
         if self._log.saves(name, call.where) and self._log.reserve(sum(array.nbytes for array in read.arrays)):
-            logged.saved_inputs = copied_parts("inputs", read.arrays)
-        return logged
+            saved_inputs = copied_parts("inputs", read.arrays)
+        return operator, number, flags, digest, read.handles, read.has_unreadable or is_stateful, saved_inputs
 
-    def ended(self, call: TensorflowCalled, logged: LoggedCall) -> None:
-        read = self._reader.read([call.outputs, *logged.handles], variables=True)
-        flags = logged.flags | (UNREAD if logged.has_hidden_inputs or read.has_unreadable else 0)
+    def ended(self, call: EagerCalled | NodeCalled, record: Any) -> None:
+        operator, place, flags, inputs, handles, has_hidden_inputs, saved_inputs = record
+        read = self._reader.read([call.outputs, *handles], variables=True)
+        flags |= UNREAD if has_hidden_inputs or read.has_unreadable else 0
+        flags |= 0 if read.arrays else NO_OUTPUTS
         outputs = self._digests.of(read.arrays)
-        if not read.arrays:
-            flags |= NO_OUTPUTS
         # Where hidden inputs exist, outputs that differ must not appear to follow from equal inputs.
-        inputs = self._digests.combine(logged.inputs, outputs) if logged.has_hidden_inputs else logged.inputs
-        if logged.saved_inputs is not None:
-            self._log.save(logged.saved_inputs, copied_parts("outputs", read.arrays))
-        self._log.put(logged.operator, logged.place, flags, inputs, outputs)
+        inputs = self._digests.combine(inputs, outputs) if has_hidden_inputs else inputs
+        if saved_inputs is not None:
+            self._log.save(saved_inputs, copied_parts("outputs", read.arrays))
+        self._log.put(operator, place, flags, inputs, outputs)
 
     def failed(self, _name: str, error: Exception) -> None:
         self._log.agent.failed(self.begins, error)
