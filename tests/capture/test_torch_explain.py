@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from reprokit.agent.operators.pytorch.explain import HANDED_ON, OWN_MODE, OperatorExplainer
 from reprokit.agent.capture.torch_fit import ParameterNames
+from reprokit.agent.operators.pytorch.explain import HANDED_ON, OWN_MODE, OperatorExplainer
 from reprokit.agent.pytorch.decisions import replace_targets
 
 pytestmark = pytest.mark.torch
