@@ -21,8 +21,8 @@ from torch import nn
 from torch.nn import functional
 from torch.utils._debug_mode import DebugMode
 
-from reprokit.agent.operators.operator_log import CallLog
-from reprokit.agent.operators.torch_recorded_calls import PytorchCalls
+from reprokit.agent.operators.log import CallLog
+from reprokit.agent.operators.pytorch.log import PytorchCalls
 from reprokit.core import native
 
 BLOCK = 20  # steps

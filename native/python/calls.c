@@ -3,7 +3,7 @@
 
 #include "python/step.h"
 
-#define MAX_FRAMES 200 /* MAX_DEPTH of reprokit/agent/operators/torch_places.py */
+#define MAX_FRAMES 200 /* MAX_DEPTH of reprokit/agent/pytorch/places.py */
 
 /* Functions of CPython 3.11 and newer that are not in the stable ABI; NULL if absent. */
 static PyObject *(*code_of)(PyObject *frame);
@@ -51,7 +51,7 @@ static bool is_atom(PyObject *value) {
 
 static bool append(PyObject *list, PyObject *value) { return value && !PyList_Append(list, value); }
 
-/* Sorts values into tensors and others, like _flat of reprokit/agent/operators/torch_recorded_calls.py: for a sequence with
+/* Sorts values into tensors and others, like _flat of reprokit/agent/operators/pytorch/log.py: for a sequence with
  * tensors, `others` gets a list with None in their place. False if a value is of another class of tensors, or an
  * exception is set. */
 static bool sort_values(const struct classes *classes, PyObject *values, bool is_nested, PyObject *tensors,

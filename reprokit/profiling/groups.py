@@ -110,7 +110,7 @@ class Group:
             results=worst.results,
             threads=_worst(call.threads for call in self.measured),
             capabilities=_worst(call.capabilities for call in self.measured),
-            problem="" if worst.repeats else worst.problem,
+            problem=next((call.problem for call in self.measured if call.problem and not call.repeats), ""),
         )
 
 

@@ -196,7 +196,7 @@ def judge(fact: Fact | None, confirmed: Confirmed | None, threads: int | None) -
         return findings.GUILTY, why or "it gave different bits for the same inputs"
     if fact is not None and fact.verdict == "random":
         return findings.COVERED, why
-    if confirmed is not None and confirmed.repeats:
+    if confirmed is not None and confirmed.repeats and (fact is None or not confirmed.problem):
         return findings.CLEARED, why
     if fact is None or fact.verdict == "repeats":
         return None

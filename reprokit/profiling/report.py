@@ -128,7 +128,8 @@ def measured(confirmed: Confirmed | None) -> str:
     if confirmed.races:
         number = next(number for number, outcome in confirmed.threads.items() if outcome == "varies")
         return f"varied with {number} threads, though not in {confirmed.repeats} repeats with the present number"
-    return f"no variation seen in {confirmed.repeats} repeats"
+    others = f"; of other calls: {confirmed.problem}" if confirmed.problem else ""
+    return f"no variation seen in {confirmed.repeats} repeats{others}"
 
 
 def _where(run: RunFile, places: list[CodePlace]) -> str:

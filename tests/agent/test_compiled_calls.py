@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from reprokit.agent.operators.operator_log import CALL, CallLog
-from reprokit.agent.operators.torch_recorded_calls import PytorchCalls
+from reprokit.agent.operators.log import CALL, CallLog
+from reprokit.agent.operators.pytorch.log import PytorchCalls
 from reprokit.agent.pytorch import private_api
 from reprokit.core import native
 from tests.capture.test_compiled import describing

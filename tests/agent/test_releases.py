@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from reprokit.agent.operators import jax_calls
+from reprokit.agent.operators.jax import log as jax_calls
 from tests.agent import test_pytorch_private_api as pytorch
 from tests.agent import test_tensorflow_private_api as tensorflow
 from tests.interpreters import ROOT, lacking

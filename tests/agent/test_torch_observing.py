@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from reprokit.agent.operators.torch_places import Places
 from reprokit.agent.pytorch import private_api
+from reprokit.agent.pytorch.places import Places
 from reprokit.core import native
 from tests.agent.training import BOOTSTRAP, Line, Outcome, Training
 from tests.support import training_text

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from reprokit.agent.capture.torch_explain import HANDED_ON, OWN_MODE, OperatorExplainer
+from reprokit.agent.operators.pytorch.explain import HANDED_ON, OWN_MODE, OperatorExplainer
 from reprokit.agent.pytorch.decisions import replace_targets
 from reprokit.agent.pytorch.tensor_names import TensorNames
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from reprokit.agent.capture.torch_explain import OperatorExplainer
+from reprokit.agent.operators.pytorch.explain import OperatorExplainer
 
 pytestmark = pytest.mark.torch
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from reprokit.profiling import analyze
+from reprokit.profiling.report import measured
 from reprokit.run_files import findings
 from reprokit.run_files.findings import Finding, FindingsFile
 from reprokit.run_files.rundir import RunDirectory
@@ -75,6 +76,14 @@ def test_what_could_not_be_measured_stays_suspected_and_says_why(tmp_path: Path)
     assert found.verdict == "suspect"
     assert found.confirmed is not None
     assert found.confirmed.problem == "its inputs take 9 GiB"
+
+
+def test_calls_that_repeat_do_not_clear_those_that_were_not_measured(tmp_path: Path) -> None:
+    apart = "operators of a tf.function are not executed again"
+    calls = [confirmed(results=1), confirmed(repeats=0, results=0, threads={}, problem=apart)]
+    found = diagnosed(tmp_path / "run", [operator(), *calls], confirm=30).findings[0]
+    assert (found.verdict, found.fact is None) == ("suspect", False)
+    assert measured(found.confirmed) == f"no variation seen in 30 repeats; of other calls: {apart}"
 
 
 def test_random_operators_are_covered(tmp_path: Path) -> None:

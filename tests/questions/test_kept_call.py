@@ -45,10 +45,11 @@ def calls() -> dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]]:
 def test_a_kept_call_gives_its_results_again(tmp_path: Path, name: str) -> None:
     import torch
 
-    from reprokit.agent.operators import torch_recorded_calls as pytorch_calls
+    from reprokit.agent.operators.pytorch import log as pytorch_calls
+    from reprokit.agent.pytorch.operators import Operator
 
     function, arguments, keywords = calls()[name]
-    operator = pytorch_calls.LoggedOperator(torch, function)
+    operator = Operator(torch, function)
     inputs, _ = pytorch_calls._flat(torch.Tensor, [*arguments, *keywords.values()])
     parts = pytorch_calls._parts("inputs", [tensor.clone() for tensor in inputs])
     with open(tmp_path / "inputs.safetensors", "wb", buffering=0) as file:

@@ -5,7 +5,7 @@ import json
 import keras
 import numpy as np
 import tensorflow as tf
-from _reprokit_agent.capture.tensorflow_explain import OperationWatcher
+from _reprokit_agent.operators.tensorflow.explain import OperationWatcher
 
 
 def norm_at_zero(x):

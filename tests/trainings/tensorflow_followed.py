@@ -9,8 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from reprokit.agent.operators.operator_log import CallLog
-from reprokit.agent.operators.tensorflow_recorded_calls import TensorflowCalls
+from reprokit.agent.operators.log import CallLog
+from reprokit.agent.operators.tensorflow.log import TensorflowCalls
 from reprokit.core import native
 
 # It rewrites graphs so that the last bit of some sums is another.

@@ -57,38 +57,12 @@ table = tf.Variable(np.random.rand(64, 8).astype("float32"))
 places = tf.constant(np.random.randint(0, 64, 4096))
 for _ in range(3):
     step(table, places, tf.constant(2))
-called = []
-
-
-def aside(value):
-    called.append(len(called))
-    return value * 2
-
-
-@tf.function
-def total(iterator):
-    ragged = next(iterator)
-    given = tf.py_function(aside, [tf.reduce_sum(ragged)], tf.float32)  # takes
-    return tf.tanh(given)  # aside
-
-
-iterator = iter(tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[0.1, 0.2], [0.3], [0.4, 0.5]])).batch(2))
-print([float(total(iterator)) for _ in range(2)], called)
-try:
-    total(iterator)
-except tf.errors.OutOfRangeError:
-    print("the end")
 data = tf.data.Dataset.from_tensor_slices(np.arange(8.0)).map(augment, 2, deterministic=False)
 print([float(value) for value in data], hashlib.sha256(table.numpy().tobytes()).hexdigest())
 compiled(tf.ones([8, 8]))
-
-
-@tf.function
-def noise():
-    return tf.sqrt(tf.random.uniform([2], seed=5))
-
-
-print([noise().numpy(), tf.random.uniform([2], seed=5).numpy()])  # by kernels of the same seeds
+rows = tf.gather(tf.constant(table.numpy()), places)
+sums = tf.math.unsorted_segment_sum(tf.matmul(rows, tf.ones([8, 8]) / 3), places % 8, 8)  # eagerly
+print(hashlib.sha256(sums.numpy().tobytes()).hexdigest())
 sys.stdout.flush()
 light = np.random.rand(256, 4096).astype("float32")
 fit([Contrast(), layers.Dense(5)], light, y)  # fit

@@ -16,8 +16,8 @@ SEARCHES = {
 # What other programs write, and names (not sentences) that have a space in them.
 PARSED = {
     "agent/frameworks/lightgbm.py": {"end of trees"},  # a line of LightGBM's format
-    "agent/operators/torch_calls.py": {"Expected a value of type 'Tensor' for argument"},  # PyTorch's own error
-    "agent/operators/torch_inductor.py": {r"Original ATen: \[([^\]]*)\]"},  # comments of Inductor's code
+    "agent/pytorch/dispatch_modes.py": {"Expected a value of type 'Tensor' for argument"},  # PyTorch's own error
+    "agent/pytorch/compiled_graphs.py": {r"Original ATen: \[([^\]]*)\]"},  # comments of Inductor's code
     "agent/operators/call_graph.py": {"<built-in method ", "<frozen importlib", "<frozen zipimport"},  # cProfile's
     "agent/state/keras_state.py": {"TensorFlow generator"},  # the name of a part of the state
     "core/native.py": {

@@ -7,11 +7,11 @@ first runs as it is. If that gives the captured step, it is executed again opera
 from __future__ import annotations
 
 from ..events.steps import BackwardBegan, BatchFetched, RandomDrawn
+from ..operators.tensorflow.explain import OperationWatcher
 from ..tensorflow import private_api
 from . import tensorflow_restore as restore
 from .redo import RedoDriver
 from .tensorflow_capture import TensorFlowCapture
-from .tensorflow_explain import OperationWatcher
 from .tensorflow_redo import (
     BY_ITSELF,
     NOT_AGAIN,

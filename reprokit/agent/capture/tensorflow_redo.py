@@ -13,6 +13,7 @@ import sys
 from contextlib import contextmanager
 
 from ..events.steps import BatchFetched, GradientsDue, RandomDrawn
+from ..operators.tensorflow.explain import OperationWatcher
 from ..tensorflow import private_api
 from ..tensorflow.training_state import as_array
 from . import tensorflow_restore as restore
@@ -22,7 +23,6 @@ from .redo import EXPLAIN, MINIMIZE, REPRODUCE, RedoDriver, StepOutcome
 from .settings import LOSS_ABOVE, NEEDS_TENSORFLOW_2, UNAVAILABLE
 from .store import SnapshotError
 from .tensorflow_capture import TensorFlowCapture, old_version
-from .tensorflow_explain import OperationWatcher
 from .tensorflow_restore import RandomReplay, StateRestorer
 from .tensorflow_snapshot import RejectedStep, dense
 from .tensorflow_state import FIT, LOADER, SCRIPT

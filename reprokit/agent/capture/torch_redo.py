@@ -15,10 +15,10 @@ import weakref
 
 from ..events import steps as events
 from ..events.steps import SKIP, NotApplied
+from ..operators.explain import CALLED_WITH
 from ..pytorch import private_api
 from ..pytorch.decisions import own_step, replace_targets
 from ..pytorch.tensors import tensors_in
-from .causes import CALLED_WITH
 from .header import ACTIVATION, CONDITION, PARAMETER, Trigger
 from .redo import EXPLAIN, MINIMIZE, RedoDriver
 from .store import SnapshotError

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from .torch_explain import OperatorExplainer
+    from ..operators.pytorch.explain import OperatorExplainer
     from .torch_fit import ScriptObjects
 
 MAX_IDLE = 1000  # iterations of the script's loop in a row without a trial
@@ -314,7 +314,7 @@ class StepTrials:
 
     def explain(self) -> None:
         """Watch operators from here on, with the names of parameters and batches."""
-        from .torch_explain import NotSupportedError, OperatorExplainer
+        from ..operators.pytorch.explain import NotSupportedError, OperatorExplainer
 
         if self._explainer is None:
             try:

@@ -49,21 +49,21 @@ OBSERVERS: dict[str, tuple[str, ...]] = {
     "os": ("library_calls.observe_waits",),
     "select": ("library_calls.observe_selects",),
     "selectors": ("library_calls.observe_selects",),
-    "tensorflow": ("settings.observe_tensorflow", "tensorflow_operators.observe"),
+    "tensorflow": ("settings.observe_tensorflow", "tensorflow.profile.observe"),
     "tensorflow.python.client.session": ("settings.observe_sessions",),
     "tensorflow.python.data.ops.dataset_ops": ("library_calls.observe_datasets",),
     "threading": (THREADS, "library_calls.observe_threads"),
     "time": ("library_calls.observe_clock",),
-    "torch": ("settings.observe_torch", "library_calls.observe_evaluations", "torch_operators.observe"),
-    "torch._inductor.codecache": ("torch_inductor.observe",),
-    "torch._inductor.output_code": ("torch_inductor.observe",),
-    "torch.utils.data.dataloader": ("library_calls.observe_loaders", "torch_operators.observe_loaders"),
+    "torch": ("settings.observe_torch", "library_calls.observe_evaluations", "pytorch.profile.observe"),
+    "torch._inductor.codecache": ("pytorch.profile.observe_graphs",),
+    "torch._inductor.output_code": ("pytorch.profile.observe_graphs",),
+    "torch.utils.data.dataloader": ("library_calls.observe_loaders", "pytorch.profile.observe_loaders"),
     "xgboost.training": ("settings.observe_xgboost",),
 }
 # Begun in each process, by what must be asked for.
 IN_EACH_PROCESS = (("settings.ObservedSettings", None), ("functions.begin", FUNCTIONS))
 STEPPING = ("torch", "tensorflow")  # modules whose programs may take steps; time limits start at the first step
-_OF_OPERATORS = ("library_calls.observe_compilations", "torch_operators.", "torch_inductor.", "tensorflow_operators.")
+_OF_OPERATORS = ("library_calls.observe_compilations", "pytorch.", "tensorflow.")
 
 # The first steps are observed, and later one window of steps in WINDOWS, as steps are much alike.
 FIRST_STEPS = 64
@@ -287,7 +287,7 @@ class Observer:
     def _observe(self, observer: str, *module: ModuleType) -> None:
         from importlib import import_module
 
-        file, _, name = observer.partition(".")
+        file, _, name = observer.rpartition(".")
         getattr(import_module(f"{__name__}.{file}"), name)(*module, self)
 
     def check_clock(self) -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-
 from ..capture.store import DTYPES, Part
 from ..core import trail_library
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
     from ..core.agent import Agent
-    from .operator_log import CallLog
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -39,41 +36,6 @@ class ArrayDigests:
     def combine(self, first: int, second: int) -> int:
         """Return one digest of two digests."""
         return self._library.of_list([first, second])
-
-
-class ArrayCalls:
-    """Logs calls of a framework by the arrays that go in and come out."""
-
-    _before: Callable[..., Any]  # returns a record of a call before it is executed
-    _after: Callable[..., Any]  # called with that record and the result
-
-    def __init__(self, log: CallLog) -> None:
-        self._log, self._agent = log, log.agent
-        self._digests = ArrayDigests(log.agent)
-        self._thread = threading.local()  # .busy: the agent itself is executing
-        self.watching = False
-
-    def watch(self, is_on: bool) -> None:
-        """Start or stop logging."""
-        self.watching = is_on
-
-    def _log_call(self, call: Callable[[], Any], *arguments: Any) -> Any:
-        """Execute a call, and log it unless the agent itself makes it."""
-        if getattr(self._thread, "busy", False):
-            return call()
-        record = self._run_unlogged(self._before, *arguments)
-        result = call()
-        if record is not None:
-            self._run_unlogged(self._after, record, result)
-        return result
-
-    def _run_unlogged(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a function of the agent, whose own calls are not logged."""
-        self._thread.busy = True
-        try:
-            return self._agent.attempt(function, *arguments)
-        finally:
-            self._thread.busy = False
 
 
 def signature(arrays: Sequence[Any]) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ from ..core.json_text import to_json
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
 DIRECTORY = "profile"
 MAX_FILES = 512  # processes of a run with a file; further ones are only counted
@@ -23,6 +24,19 @@ MAX_BYTES = 32 << 20
 SHARE = 50  # writing takes at most one part in so many of the time
 _listdir = os.listdir  # the original: this listing must not be recorded as the training's
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+
+
+class CallRecord:
+    """A distinct call of an operator, with its line in the profile."""
+
+    __slots__ = ("is_tried", "key", "kind", "line", "operator")
+
+    def __init__(self, operator: Any, line: dict[str, Any], key: tuple[Any, ...], kind: str = "operator") -> None:
+        self.operator = operator
+        self.line = line
+        self.key = key
+        self.kind = kind
+        self.is_tried = False  # whether such a call was prepared to be repeated
 
 
 class ProfileFile:

@@ -25,7 +25,7 @@ def main() -> None:
     _load_agent()
     sys.path[:] = order["path"]
     framework = importlib.import_module(order["framework"])
-    calls = importlib.import_module(f"_reprokit_agent.operators.{order['framework']}_confirm")
+    calls = importlib.import_module(f"_reprokit_agent.operators.{order['adapter']}")
     for name, threads in order["circumstances"]:
         child = os.fork()
         if child == 0:

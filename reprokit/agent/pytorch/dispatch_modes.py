@@ -10,14 +10,14 @@ from __future__ import annotations
 from _thread import _local
 
 from ..core.patching import replace
-from ..operators.torch_calls import passed_on
-from ..operators.torch_places import Places
 from . import private_api
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Protocol
+
+    from .places import Places
 
     class ModeWatcher(Protocol):
         """The listener of calls."""
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
         def call(self, mode: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             """Execute a call; its caller is two frames above."""
+
+
+_NUMBER_FOR_TENSOR = "Expected a value of type 'Tensor' for argument"  # raised before the operator does anything
 
 
 class DispatchModes:
@@ -119,3 +122,23 @@ def _make_class(watcher: ModeWatcher, torch: Any, make_places: Callable[[], Plac
             return passed_on(torch, function, args, kwargs or {})
 
     return ReprokitMode
+
+
+def passed_on(torch: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Execute a call unchanged; if numbers, as TorchScript's constants, are rejected for tensors, convert them."""
+    try:
+        return function(*args, **kwargs)
+    except RuntimeError as error:
+        if _NUMBER_FOR_TENSOR not in str(error):
+            raise
+    return function(*with_tensors(torch, function, args), **kwargs)
+
+
+def with_tensors(torch: Any, function: Any, args: tuple[Any, ...]) -> list[Any]:
+    """Return the arguments with tensors, of matching dtypes, instead of numbers that stand for tensors."""
+    converted = list(args)
+    for number, (value, argument) in enumerate(zip(args, private_api.schema(function).arguments)):
+        if isinstance(value, (bool, int, float, complex)) and str(argument.type) == "Tensor":
+            dtype = {bool: torch.bool, int: torch.int64, float: torch.float64}.get(type(value), torch.complex128)
+            converted[number] = torch.tensor(value, dtype=dtype)
+    return converted

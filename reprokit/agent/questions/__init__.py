@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ANSWERS = "answers"  # in the run directory: the answers, a directory that the launcher has created
 # Keys of the question in plan.json, and the modules that answer them.
 KINDS: dict[str, str] = {
-    "operators": "operators.operator_log",
+    "operators": "operators.log",
     "state": "state",
     "interrupt": "questions.interrupt",
     "tensors": "tensors",

@@ -17,8 +17,8 @@ from ..capture.tensorflow_restore import restore_eager_seed, restore_entries, va
 from ..capture.tensorflow_state import TensorCollector, take_random
 from ..core.state_entries import StateKind
 from ..events.steps import BatchFetched, EpochEnded, FirstCallDue, ForwardBegan, UpdateDone, UpdateDue, tell
-from ..operators.tensorflow_loops import step_of_loop
 from ..tensorflow import private_api
+from ..tensorflow.loops import step_of_loop
 from ..tensorflow.state import OptimizerStep
 from ..tensorflow.tensors import entry
 from ..tensorflow.training_state import as_array, eager_state, variable_entries, variables_of

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
         def follows(self, node: Any) -> bool:
             """Return whether to execute the functions called by a node operator by operator."""
 
-        def result(self, owner: str, node: Any, definition: Any, inputs: list[Any]) -> list[Any] | MissingValue:
-            """Execute a node of the function `owner`; return its results, or a MissingValue."""
+        def result(self, owner: str, node: Any, definition: Any, inputs: list[Any]) -> list[Any]:
+            """Execute a node of the function `owner`; return its results."""
 
 
 _COMPILED = "_XlaMustCompile"
@@ -25,22 +25,11 @@ _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
 _FOLLOWED = frozenset(["PartitionedCall", "StatefulPartitionedCall", "While", "StatelessWhile", *_BRANCHES])
 
 
-class MissingValue:
-    """Stands for a tensor that could not be computed, with the reason."""
-
-    def __init__(self, why: str) -> None:
-        self.why = why
-
-
-_NOT_YET = MissingValue("its inputs come out of an operator that is executed later, in a loop")
-
-
 class FunctionRun:
     """Executes functions by means of a visitor."""
 
-    def __init__(self, visitor: NodeVisitor, *, only_needed: bool = False) -> None:
+    def __init__(self, visitor: NodeVisitor) -> None:
         self._visitor = visitor
-        self._only_needed = only_needed  # like TensorFlow: only nodes with side effects or needed for the results
         self._plans: dict[str, FunctionPlan] = {}
 
     def plan(self, name: str) -> FunctionPlan:
@@ -48,7 +37,7 @@ class FunctionRun:
         plan = self._plans.get(name)
         if plan is None:
             definition = private_api.module("context").context().get_function_def(name)
-            plan = self._plans[name] = FunctionPlan(definition, only_needed=self._only_needed)
+            plan = self._plans[name] = FunctionPlan(definition)
         return plan
 
     def run(self, name: str, owner: str, arguments: Sequence[Any]) -> list[Any]:
@@ -56,13 +45,13 @@ class FunctionRun:
         plan = self.plan(name)
         values = dict(zip(plan.arguments, arguments))
         for node, texts, definition, unused in plan.nodes:  # in topological order
-            result = self._result(owner, node, definition, [_value(values, text) for text in texts])
+            result = self._result(owner, node, definition, [values[text] for text in texts])
             values.update(_values_by_name(node, definition, result))
             for text in unused:
                 values.pop(text, None)
-        return [_value(values, text) for text in plan.returns]
+        return [values[text] for text in plan.returns]
 
-    def _result(self, owner: str, node: Any, definition: Any, inputs: list[Any]) -> list[Any] | MissingValue:
+    def _result(self, owner: str, node: Any, definition: Any, inputs: list[Any]) -> list[Any]:
         if node.op not in _FOLLOWED or not self._visitor.follows(node):
             return self._visitor.result(owner, node, definition, inputs)
         functions = list(function_names(node))
@@ -73,35 +62,27 @@ class FunctionRun:
         if node.op.endswith("If"):
             functions = [node.attr[branch].func.name for branch in ("else_branch", "then_branch")]
         selector, arguments = inputs[0], inputs[1:]
-        if isinstance(selector, MissingValue):
-            for function in functions:
-                self.run(function, function, [selector] * len(arguments))
-            return selector
         number = bool(selector.numpy()) if node.op.endswith("If") else int(selector)
         function = functions[number if 0 <= number < len(functions) else -1]
         return self.run(function, function, arguments)
 
-    def _loop(self, condition: str, body: str, values: list[Any]) -> list[Any] | MissingValue:
-        while True:
-            (proceeds,) = self.run(condition, condition, values)
-            if isinstance(proceeds, MissingValue):
-                self.run(body, body, [proceeds] * len(values))
-                return proceeds
-            if not proceeds.numpy():
-                return values
+    def _loop(self, condition: str, body: str, values: list[Any]) -> list[Any]:
+        while self.run(condition, condition, values)[0].numpy():
             values = self.run(body, body, values)
+        return values
 
 
 class FunctionPlan:
-    """The nodes of a function in order, each with the names of its inputs, and of those not used after it."""
+    """The nodes of a function in order, each with the names of its inputs, and of those not used after it.
 
-    def __init__(self, definition: Any, *, only_needed: bool) -> None:
+    As in TensorFlow these are only the nodes that have side effects, or are needed for the results.
+    """
+
+    def __init__(self, definition: Any) -> None:
         self.arguments = [argument.name for argument in definition.signature.input_arg]
         self.returns = [definition.ret[output.name] for output in definition.signature.output_arg]
         self.is_compiled = must_be_compiled(definition)
-        nodes = list(definition.node_def)
-        if only_needed:
-            nodes = _needed(definition)
+        nodes = _needed(definition)
         inputs = [[text for text in node.input if text[:1] != "^"] for node in nodes]
         last = {text: node.name for node, texts in zip(nodes, inputs) for text in texts}
         last.update(dict.fromkeys(self.returns, ""))
@@ -152,15 +133,8 @@ def function_names(node: Any) -> Iterator[str]:
                 yield function.name
 
 
-def _value(values: dict[str, Any], text: str) -> Any:
-    """Return a tensor by its name in a function definition: an argument, or "node:output:number"."""
-    return values[text] if text in values else values.get(text.partition(":")[0], _NOT_YET)
-
-
-def _values_by_name(node: Any, definition: Any, result: list[Any] | MissingValue) -> dict[str, Any]:
-    """Return the results of a node by their names in the function definition."""
-    if isinstance(result, MissingValue):
-        return {node.name: result}
+def _values_by_name(node: Any, definition: Any, result: list[Any]) -> dict[str, Any]:
+    """Return the results of a node by their names in the function definition, "node:output:number"."""
     counts = [(argument.name, _count(argument, attributes_of(node, definition))) for argument in definition.output_arg]
     names = [f"{node.name}:{output}:{number}" for output, count in counts for number in range(count)]
     return dict(zip(names, result))

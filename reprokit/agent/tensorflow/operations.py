@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 from ..core.patching import swap
 from . import private_api
+from .operators import EagerCalled, Operator
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,9 +24,9 @@ class NoOperationCallbacks(Exception):
 class OperationHooks:
     """Reports the eager execution of the thread that calls begin() to a listener, until end().
 
-    The listener gets `executed(name, inputs, attributes, outputs)` for each operation, `differentiated(targets)` before
-    a backward pass, `gradient_begins(name, inputs, outputs)` and `gradient_ends()` around the gradient of an operation,
-    and `layer_begins(name)` ("loss NAME" for a loss) and `layer_ends()` around layers.
+    The listener gets `ended(call, None)` for each operation, `differentiated(targets)` before a backward pass,
+    `gradient_begins(name, inputs, outputs)` and `gradient_ends()` around the gradient of an operation, and
+    `layer_begins(name)` ("loss NAME" for a loss) and `layer_ends()` around layers.
     """
 
     def __init__(self, listener: Any) -> None:
@@ -53,7 +55,9 @@ class OperationHooks:
         self, name: Any, inputs: Sequence[Any], attributes: Any, outputs: Sequence[Any], *_rest: Any, **_: Any
     ) -> None:
         if threading.get_ident() == self._thread and all(map(private_api.has_value, outputs)):  # not in a graph
-            self._listener.executed(_name_text(name), inputs, attributes, outputs)
+            call = EagerCalled(Operator(_name_text(name), None), inputs, attributes, True)
+            call.frame, call.outputs = sys._getframe(1), outputs
+            self._listener.ended(call, None)
 
     def _watch_gradients(self) -> None:
         module, listener = private_api.module("eager"), self._listener

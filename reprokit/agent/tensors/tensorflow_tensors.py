@@ -14,9 +14,9 @@ from types import MappingProxyType
 
 from ..core.exact_values import leaves
 from ..events import steps as events
-from ..operators.tensorflow_loops import ForgottenVariables, live_optimizers
 from ..tensorflow import private_api
 from ..tensorflow.evaluation import loss_name_of
+from ..tensorflow.loops import ForgottenVariables, live_optimizers
 from ..tensorflow.state import optimizer_variables
 from ..tensorflow.steps import current_replica
 from ..tensorflow.tensor_names import name_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..tensorflow import private_api
+from ...tensorflow import private_api
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+import threading
 from weakref import WeakKeyDictionary
 
-from ..core.patching import replace
-from ..core.user_frames import where
-from .array_digests import ArrayCalls, copied_parts, description, signature
-from .operator_log import NO_OUTPUTS, NOT_LOGGED, UNREAD, CallLog
+from ...core.patching import replace
+from ...core.user_frames import where
+from ..array_digests import ArrayDigests, copied_parts, description, signature
+from ..log import NO_OUTPUTS, NOT_LOGGED, UNREAD, CallLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,17 +34,24 @@ def source(log: CallLog) -> JaxCalls | None:
     return JaxCalls(log)
 
 
-class JaxCalls(ArrayCalls):
+class JaxCalls:
     """Logs the calls of JAX in this process."""
 
     def __init__(self, log: CallLog) -> None:
-        super().__init__(log)
+        self._log = log
+        self._digests = ArrayDigests(log.agent)
+        self._thread = threading.local()  # .busy: the agent itself is executing
+        self._is_watching = False
         self._programs: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
     def begin(self) -> None:
         """Patch the execution of compiled functions, and disable the path by which later calls avoid it."""
         replace(sys.modules[_CALLING], _SHORT_CUT, self._make_short_cut)
         replace(getattr(sys.modules[_EXECUTING], _EXECUTABLE), "__call__", self._make_call)
+
+    def watch(self, is_on: bool) -> None:
+        """Start or stop logging."""
+        self._is_watching = is_on
 
     def _make_short_cut(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def short_cut(*arguments: Any, **keywords: Any) -> Any:
@@ -53,15 +61,26 @@ class JaxCalls(ArrayCalls):
 
     def _make_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(executable: Any, *arguments: Any) -> Any:
-            if not self.watching:
-                return original(executable, *arguments)
-            return self._log_call(lambda: original(executable, *arguments), executable, arguments)
+            is_watched = self._is_watching and not getattr(self._thread, "busy", False)
+            record = self._run_unlogged(self._before, executable, arguments) if is_watched else None
+            result = original(executable, *arguments)
+            if record is not None:
+                self._run_unlogged(self._after, record, result)
+            return result
 
         return call
 
+    def _run_unlogged(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run a function of the agent, whose own calls are not logged."""
+        self._thread.busy = True
+        try:
+            return self._log.agent.attempt(function, *arguments)
+        finally:
+            self._thread.busy = False
+
     def _before(self, executable: Any, arguments: tuple[Any, ...]) -> Any:
         arrays, others = _read(arguments)
-        frames, name, program = where(5), str(executable.name), self._program_of(executable)
+        frames, name, program = where(4), str(executable.name), self._program_of(executable)
 
         def describe() -> Any:
             version, device = str(sys.modules["jax"].__version__), str(executable.backend.platform)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ..pytorch.private_api import storage
-from ..pytorch.tensors import tensors_in
+from ...pytorch.private_api import storage
+from ...pytorch.tensors import tensors_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ..operators.torch_calls import Operator
+    from ...pytorch.operators import Operator
 
 _TRANSPOSES = frozenset(["aten::t", "aten::transpose", "aten::permute"])  # views
 _SELECTS = frozenset(["aten::masked_select", "aten::take"])

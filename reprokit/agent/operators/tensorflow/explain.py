@@ -8,32 +8,24 @@ from __future__ import annotations
 
 import sys
 
-from ..core import user_frames
-from ..core.signal_errors import pass_on
-from ..tensorflow import private_api
-from ..tensorflow.operations import OperationHooks
-from ..tensorflow.training_state import as_array
-from .causes import (
-    BACKWARD,
-    FORWARD,
-    MAX_TENSORS,
-    UPDATE,
-    CallOrigin,
-    OperandStatistics,
-    OperatorEvent,
-    OperatorTrace,
-    cause,
-    line,
-)
-from .tensorflow_rows import SampleOrderTracker
-from .tensorflow_state import is_finite, limits_of, numbers
-from .variables import lines_that_made, user_functions
+from ...capture.tensorflow_state import is_finite, limits_of, numbers
+from ...capture.variables import lines_that_made, user_functions
+from ...core import user_frames
+from ...core.signal_errors import pass_on
+from ...events.operators import BACKWARD, FORWARD, UPDATE
+from ...tensorflow import private_api
+from ...tensorflow.operations import OperationHooks
+from ...tensorflow.training_state import as_array
+from ..explain import MAX_TENSORS, CallOrigin, OperandStatistics, OperatorEvent, OperatorTrace, cause, line
+from .rows import SampleOrderTracker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import TracebackType
     from typing import Any
+
+    from ...tensorflow.operators import EagerCalled
 
 _GENERATED = "__autograph_generated_file"
 MAX_KNOWN = 2_000_000  # tensors of the forward pass whose origins are recorded
@@ -91,13 +83,14 @@ class OperationWatcher:
 
     # What is executed
 
-    def executed(self, name: str, inputs: Sequence[Any], attributes: Sequence[Any], outputs: Sequence[Any]) -> None:
-        self._rows.note_operation(name, inputs, outputs, attributes)
+    def ended(self, call: EagerCalled, _record: None) -> None:
+        name, inputs, outputs = call.operator.name, call.inputs, call.outputs
+        self._rows.note_operation(name, inputs, outputs, call.flat_attributes)
         phase, origin = FORWARD, None
         if self._gradient_stack:
             phase, origin = BACKWARD, self._gradient_stack[-1]
         elif len(self._by_result) < MAX_KNOWN:
-            origin = CallOrigin(_where(), self._layer())
+            origin = CallOrigin(_of_script(call.where), self._layer())
             self._by_result.update(dict.fromkeys(_numbers_of(outputs), origin))
             self._by_input.update(dict.fromkeys([(name, key) for key in _numbers_of(inputs)], origin))
         self.trace.count += 1
@@ -105,7 +98,7 @@ class OperationWatcher:
             self._assigned(*inputs[:2])
         bad = [(key, array) for key, array in _arrays(outputs) if not is_finite(array)]
         if bad:
-            event = self._event(name, phase, origin or CallOrigin(_where(), self._layer()), inputs)
+            event = self._event(name, phase, origin or CallOrigin(_of_script(call.where), self._layer()), inputs)
             self._describe_event(event, inputs, [array for _, array in bad])
             first_bad = next(output for output in outputs if private_api.number(output) == bad[0][0])
             event.samples = None if self._rows.in_order(first_bad) else range(0)
@@ -166,7 +159,7 @@ class OperationWatcher:
         """Record which forward operation the gradient is of, by its result or its input."""
         by_output = next((self._by_result[key] for key in _numbers_of(outputs) if key in self._by_result), None)
         by_input = (self._by_input[name, key] for key in _numbers_of(inputs) if (name, key) in self._by_input)
-        origin = by_output or next(by_input, None) or CallOrigin(_where())
+        origin = by_output or next(by_input, None) or CallOrigin(_of_script(user_frames.where(2)))
         self._gradient_stack.append(CallOrigin(origin.where, origin.layer, name))
 
     def gradient_ends(self) -> None:
@@ -181,9 +174,9 @@ def _in_optimizer() -> bool:
     return frame is not None
 
 
-def _where() -> list[user_frames.Place]:
+def _of_script(places: list[user_frames.Place]) -> list[user_frames.Place]:
     """Return the user's lines, without those of AutoGraph's generated code."""
-    return [place for place in user_frames.where(3) if _GENERATED not in place[0]]
+    return [place for place in places if _GENERATED not in place[0]]
 
 
 def _numbers_of(tensors: Any) -> Iterator[int]:

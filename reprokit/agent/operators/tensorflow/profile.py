@@ -6,12 +6,15 @@ that created an operation, and sizes known only at execution are -1.
 
 from __future__ import annotations
 
-import threading
 import weakref
 
-from ..core.patching import Function, replace
-from ..tensorflow import private_api
-from . import Observer, tensorflow_eager, tensorflow_graphs
+from ...core import user_frames
+from ...core.patching import Function, replace
+from ...events.operators import DATA, UPDATE
+from ...tensorflow import graphs, private_api
+from ...tensorflow.operators import OperatorEvents
+from ..files import CallRecord
+from ..profile import OperatorProfile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,20 +22,26 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from .tensorflow_confirm import TensorflowConfirmer
+    from ...tensorflow.operators import EagerCalled
+    from .. import Observer
 
 MAX_GRAPHS = 2000
+MAX_CALLS = 10_000  # distinct eager calls
+MAX_LIST = 64  # tensors in a list that is one input
+IN_FUNCTION = "operators of a tf.function are not executed again"
 _SETS = frozenset(["Assign", "AssignVariableOp"])  # also initialize an optimizer's variables
+_PLAIN = (bool, int, str, bytes)
+_KINDS = frozenset(["bool", "int", "float", "string"])
 
 
 def observe(module: ModuleType, observer: Observer) -> None:
     """Begin to observe TensorFlow, which was just imported."""
-    operators = TensorflowOperators(module, observer)
+    operators = TensorflowProfile(module, observer)
     observer.callbacks.before_writing.append(operators.count_executions)
     observer.callbacks.in_child.append(operators.forget)
     operators.watch_functions()
     operators.watch_sessions()
-    operators.eager.watch()
+    operators.events.watch()
 
 
 class GraphCounts:
@@ -45,53 +54,44 @@ class GraphCounts:
         self.updates = False  # contains an optimizer's update: each execution is a step
 
 
-class TensorflowOperators:
+class TensorflowProfile:
     """Observes the operators executed by TensorFlow in this process."""
 
     def __init__(self, module: Any, observer: Observer) -> None:
         self._observer = observer
         self.version = str(getattr(module, "__version__", ""))
-        self._reader: tensorflow_graphs.GraphReader | None = None
-        self.busy = threading.local()  # .now: the observer itself executes operators in this thread
-        self.confirmer: TensorflowConfirmer | None = None  # repeats operators, if requested
+        self._reader: graphs.GraphReader | None = None
+        self._listener = OperatorProfile(observer, self._find)
+        self.events = OperatorEvents(self._listener, lambda: observer.collecting and observer.sampling.is_on)
         self.forget()
-        self.eager = tensorflow_eager.EagerCalls(self, observer)
         if observer.confirm and self.version[:2] != "1." and private_api.module("eager") is not None:
-            from .tensorflow_confirm import TensorflowConfirmer
+            from ..confirm import Confirmer
+            from .repeats import TensorflowRepeats
 
-            self.confirmer = TensorflowConfirmer(observer, self)
-            observer.callbacks.at_end.append(self.confirmer.finish)
+            self._listener.confirmer = Confirmer(observer, TensorflowRepeats(observer, self.events))
+            observer.callbacks.at_end.append(self._listener.confirmer.finish)
 
     def forget(self) -> None:
         """Start afresh, also in a forked child."""
         self._lines: dict[object, dict[str, Any]] = {}
+        self._eager: dict[object, CallRecord] = {}
         self._functions: dict[object, GraphCounts] = {}
         self._sessions: weakref.WeakKeyDictionary[Any, dict[object, GraphCounts]] = weakref.WeakKeyDictionary()
         self._graphs: list[GraphCounts] = []
         self._steps_at_update = -1  # number of steps at the last execution of a graph with an update
-        if self.confirmer is not None:
-            self.confirmer.forget()
+        if self._listener.confirmer is not None:
+            self._listener.confirmer.forget()
 
     @property
-    def reader(self) -> tensorflow_graphs.GraphReader:
+    def reader(self) -> graphs.GraphReader:
         """The reader of graphs; created once TensorFlow knows its devices."""
         if self._reader is None:
-            self._reader = tensorflow_graphs.GraphReader(self.version, _default_device())
+            self._reader = graphs.GraphReader(self.version, _default_device())
         return self._reader
 
-    def line(self, line: dict[str, Any], *, write: bool = True) -> dict[str, Any]:
+    def _common(self, line: dict[str, Any]) -> dict[str, Any]:
         """Return the common line of all operators like this one."""
-        key = tensorflow_graphs.key_of(line)
-        common = self._lines.setdefault(key, line)
-        if common is line and write:
-            self._observer.write("operator", key, line)
-        return common
-
-    def count_call(self, line: dict[str, Any]) -> None:
-        """Count a successful call of an operator; write the operator at its first call."""
-        line["calls"] += 1
-        if line["calls"] == 1:
-            self._observer.write("operator", tensorflow_graphs.key_of(line), line)
+        return self._lines.setdefault(graphs.key_of(line), line)
 
     def count_executions(self) -> None:
         """Add the new executions of graphs to their lines."""
@@ -99,6 +99,42 @@ class TensorflowOperators:
             more, graph.counted = graph.calls - graph.counted, graph.calls
             for line in graph.lines:
                 line["calls"] += more
+
+    # Eager calls
+
+    def _find(self, call: EagerCalled) -> CallRecord | None:
+        """Return the record of a call; None if there are too many."""
+        frame = next(user_frames.users_frames(call.frame), None)
+        place = (frame.f_code, frame.f_lineno) if frame is not None else None
+        name, attributes, draws = call.operator.name, call.flat_attributes, None
+        plain = tuple([value for value in attributes if type(value) in _PLAIN])
+        if graphs.is_parallel(name):
+            draws = graphs.draws(private_api.function_graph(value) for value in attributes[1::2])
+        key = (name, place, call.is_backward, tuple(map(_signature, call.inputs)), plain, draws)
+        record = self._eager.get(key)
+        if record is None and len(self._eager) < MAX_CALLS:
+            line = self._common(self._describe(call, draws))
+            record = self._eager[key] = CallRecord(call.operator, line, graphs.key_of(line))
+            for value in call.attributes.values() if graphs.is_of_data(name) else ():
+                if private_api.function_graph(value) is not None:
+                    self._data_function(value)
+        return record
+
+    def _describe(self, call: EagerCalled, draws: bool | None) -> dict[str, Any]:
+        flat = [part for value in call.inputs for part in (value[:MAX_LIST] if _is_list(value) else [value])]
+        devices = {graphs.kind_of_device(str(getattr(value, "device", "") or "")) for value in flat}
+        line = graphs.line_of(
+            self.reader.version,
+            call.operator.name,
+            call.phase,
+            max(devices - {""}, default=self.reader.device),  # a GPU if any input is there
+            [(_dtype_name(value), _shape(value)) for value in flat],
+            _attributes(call),
+            call.where,
+        )
+        if draws is not None:
+            line["attributes"]["draws"] = draws
+        return line
 
     # Functions
 
@@ -116,40 +152,36 @@ class TensorflowOperators:
 
         def call_flat(function: Any, *inputs: Any) -> Any:
             if self._observer.collecting and executing_eagerly():
-                inputs = self._observer.agent.attempt(self._before_function, function, inputs) or inputs
+                self._observer.agent.attempt(self._before_function, function)
             return original(function, *inputs)
 
         return call_flat
 
     def _make_call(self, original: Function) -> Function:
-        def call(function: Any, context: Any, inputs: Any, *arguments: Any, **keywords: Any) -> Any:
+        def call(function: Any, context: Any, *arguments: Any, **keywords: Any) -> Any:
             if self._observer.collecting and context.executing_eagerly():
-                inputs = self._observer.agent.attempt(self._before_function, function, inputs) or inputs
-            return original(function, context, inputs, *arguments, **keywords)
+                self._observer.agent.attempt(self._before_function, function)
+            return original(function, context, *arguments, **keywords)
 
         return call
 
-    def _before_function(self, function: Any, inputs: Any) -> Any:
-        """Count a function that is about to be executed; return replaced inputs for it, or None."""
-        if getattr(self.busy, "now", False):
-            return None
-        return self._count(self._functions, function.name, lambda graph: self._read_function(function, graph, inputs))
+    def _before_function(self, function: Any) -> None:
+        """Count a function that is about to be executed."""
+        if not self.events.is_busy:
+            self._count(self._functions, function.name, lambda graph: self._read_function(function, graph))
 
-    def _count(self, table: dict[object, GraphCounts], key: object, read: Callable[[GraphCounts], Any]) -> Any:
-        """Count an execution of the graph of a key; before the first one read it, and return the result of that."""
-        graph, result = table.get(key), None
-        if graph is None:
-            if len(self._graphs) >= MAX_GRAPHS:
-                return None
+    def _count(self, table: dict[object, GraphCounts], key: object, read: Callable[[GraphCounts], object]) -> None:
+        """Count an execution of the graph of a key; read it before the first one."""
+        graph = table.get(key)
+        if graph is not None:
+            self._add_execution(graph)
+        elif len(self._graphs) < MAX_GRAPHS:
             graph = table[key] = GraphCounts()
             try:
-                result = read(graph)
+                read(graph)
             finally:
                 self._graphs.append(graph)  # only now, as the lines may be written while the graph is read
                 self._add_execution(graph)
-        else:
-            self._add_execution(graph)
-        return result
 
     def _add_execution(self, graph: GraphCounts) -> None:
         """Count an execution. If it is a step, count the previous one now, unless Keras or an optimizer has."""
@@ -159,40 +191,42 @@ class TensorflowOperators:
                 self._observer.step()
             self._steps_at_update = self._observer.sampling.steps
 
-    def _read_function(self, function: Any, graph: GraphCounts, inputs: Any) -> Any:
+    def _read_function(self, function: Any, graph: GraphCounts) -> None:
         operations = private_api.function_graph(function).get_operations()
-        if tensorflow_graphs.is_compiled(function):
-            where = tensorflow_graphs.frames_of_user(tensorflow_graphs.frames_of(operations[-1])) if operations else []
+        if graphs.is_compiled(function):
+            where = graphs.frames_of_user(graphs.frames_of(operations[-1])) if operations else []
             self._write_compiled(graph, [self.reader.compiled(_text(function.name), operations, where)])
-            return None
-        operators = self._read(graph, operations)
-        return None if self.confirmer is None else self.confirmer.function(_text(function.name), inputs, operators)
+            return
+        lines = self._read(graph, operations)
+        if self._listener.confirmer is not None:
+            for line in lines:
+                self._listener.confirmer.leave_out(graphs.key_of(line), line, IN_FUNCTION)
 
-    def _read(
-        self, graph: GraphCounts, operations: Iterable[Any], phase: str = ""
-    ) -> list[tensorflow_graphs.GraphOperator]:
+    def _read(self, graph: GraphCounts, operations: Iterable[Any], phase: str = "") -> list[dict[str, Any]]:
+        """Read the operators of a graph; return the lines of those that its executions call."""
         operators, compiled = self.reader.operators(operations, phase)
-        operators = [operator._replace(line=self.line(operator.line)) for operator in operators]
-        graph.lines += [operator.line for operator in operators if operator.line["phase"] != tensorflow_graphs.DATA]
-        graph.updates = any(
-            line["phase"] == tensorflow_graphs.UPDATE and line["name"] not in _SETS for line in graph.lines
-        )
+        lines = [self._common(line) for line in operators]
+        for line in lines:
+            self._observer.write("operator", graphs.key_of(line), line)
+        lines = [line for line in lines if line["phase"] != DATA]
+        graph.updates = any(line["phase"] == UPDATE and line["name"] not in _SETS for line in lines)
+        graph.lines += lines
         self._write_compiled(graph, compiled)
-        return operators
+        return lines
 
     def _write_compiled(self, graph: GraphCounts, lines: list[dict[str, Any]]) -> None:
         for line in lines:
             self._observer.write("compiled", (line["name"], line["function"], str(line["where"])), line)
             graph.lines.append(line)
 
-    def data_function(self, function: Any) -> None:
+    def _data_function(self, function: Any) -> None:
         """Read a function that a new tf.data pipeline will call."""
         name = _text(getattr(function, "name", ""))
         graph = private_api.function_graph(function)
         if graph is None or name in self._functions or len(self._functions) >= MAX_GRAPHS:
             return
         counts = self._functions[name] = GraphCounts()
-        self._read(counts, graph.get_operations(), tensorflow_graphs.DATA)
+        self._read(counts, graph.get_operations(), DATA)
 
     # Sessions
 
@@ -273,3 +307,50 @@ def _default_device() -> str:
 
 def _text(name: Any) -> str:
     return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
+def _signature(value: Any) -> object:
+    """Return a fast key of an input's dtype and shape."""
+    try:
+        return private_api.signature(value)
+    except AttributeError:
+        return tuple(map(_signature, value[:MAX_LIST])) if _is_list(value) else type(value)
+
+
+def _dtype_name(value: Any) -> str:
+    dtype = getattr(value, "dtype", None)
+    name = getattr(getattr(dtype, "base_dtype", dtype), "name", None)
+    return str(name or type(value).__name__)
+
+
+def _shape(value: Any) -> list[int]:
+    shape = getattr(value, "shape", ())
+    try:
+        return graphs.shape_of(shape)
+    except (TypeError, ValueError):
+        return [-1]
+
+
+def _attributes(call: EagerCalled) -> dict[str, object]:
+    """Return the attributes that are plain values, with defaults for missing ones."""
+    definition, given = call.operator.definition, call.attributes
+    attributes: dict[str, object] = {}
+    for attribute in definition.attr:
+        value = given.get(attribute.name)
+        if attribute.type not in _KINDS:
+            continue
+        if value is None:
+            kind = attribute.default_value.WhichOneof("value")
+            value = getattr(attribute.default_value, kind) if kind in ("b", "i", "f", "s") else None
+        plain = graphs.simple(value)
+        if plain is not None:
+            attributes[attribute.name] = bool(plain) if attribute.type == "bool" else plain
+    names = [argument.name for argument in definition.input_arg]
+    if "num_parallel_calls" in names and len(names) == len(call.inputs):
+        # The number of elements processed in parallel is an input of a pipeline's operator; -1: chosen by TensorFlow.
+        attributes["num_parallel_calls"] = int(call.inputs[names.index("num_parallel_calls")])
+    return attributes

@@ -5,8 +5,8 @@ from __future__ import annotations
 import weakref
 
 from ..core import live_objects
-from ..tensorflow import private_api
-from ..tensorflow.state import OptimizerStep
+from . import private_api
+from .state import OptimizerStep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

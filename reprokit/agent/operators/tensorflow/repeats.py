@@ -1,8 +1,4 @@
-"""Executes each distinct operator call of TensorFlow again on its own inputs, to see whether its bits vary.
-
-Eager operators are repeated just before their first call, those of a function before the function's first execution. At
-the end other processes repeat the saved calls with other numbers of threads and with limited capabilities of the CPU.
-"""
+"""Repeats eager calls of TensorFlow's operators on their own inputs, with variables as they were before the call."""
 
 from __future__ import annotations
 
@@ -10,23 +6,21 @@ import hashlib
 import json
 import os
 import sys
-import time
 
-from ..core.signal_errors import pass_on
-from ..tensorflow import private_api
-from ..tensorflow.function_runs import attributes_of, count_outputs
-from . import Observer, tensorflow_graphs
-from .confirm import PRESENT, Confirmations, SavedCalls
-from .tensorflow_functions import FunctionInputs
+from ...events.operators import DATA
+from ...tensorflow import private_api
+from ...tensorflow.function_runs import count_outputs
+from ..confirm import PRESENT, NotRepeatable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
-    from .tensorflow_eager import EagerOperatorCall as EagerCall
-    from .tensorflow_graphs import GraphOperator
-    from .tensorflow_operators import TensorflowOperators
+    from ...tensorflow.operators import EagerCalled, Operator, OperatorEvents
+    from .. import Observer
+    from ..confirm import Digests, Processes
+    from ..files import CallRecord
 
     Execute = Callable[[str, Sequence[Any], Sequence[Any], int], list[Any]]
 
@@ -39,55 +33,51 @@ _ANONYMOUS = b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"  # TensorFlow's name for a 
 _WITHOUT_ONEDNN, _OLDER_PROCESSOR = "TF_ENABLE_ONEDNN_OPTS=0", "ONEDNN_MAX_CPU_ISA=AVX2"
 
 
-class TensorflowConfirmer:
-    """Repeats operator calls, and writes the results."""
+class TensorflowRepeats:
+    """Repeats the eager calls of this process."""
 
-    def __init__(self, observer: Observer, tensorflow: TensorflowOperators) -> None:
+    framework = "tensorflow"
+
+    def __init__(self, observer: Observer, events: OperatorEvents) -> None:
         self._observer = observer
-        self._busy = tensorflow.busy
         self._execute = private_api.executor()
         self._convert = private_api.ops().convert_to_tensor
-        self.forget()
+        self.undisturbed = events.undisturbed
 
-    def forget(self) -> None:
-        """Start afresh, also in a forked child."""
-        self._confirmations = Confirmations(self._observer)
-        self._saved = SavedCalls(self._observer, "tensorflow")
+    def can_race(self, operator: Operator) -> bool:
+        """Return whether threads may race in an operator."""
+        return any(part in operator.name for part in _RACING)
 
-    def finish(self) -> None:
-        """Let other processes repeat the saved calls."""
-        present = private_api.pool_size("intra") or len(os.sched_getaffinity(0))
-        counts = [number for number in (1, 2, 4) if number != present][:2]
-        own = [(PRESENT, present), *((f"threads {number}", number) for number in counts)]
-        limited = [] if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0" else [_OLDER_PROCESSOR, _WITHOUT_ONEDNN]
-        processes = [
-            ({}, own),
-            *((dict([name.split("=")]), [(f"capabilities {name}", present)]) for name in limited),
-        ]
-        hidden = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
-        processes = [({**hidden, **variables}, circumstances) for variables, circumstances in processes]
-        self._saved.execute_elsewhere(processes, repeats=min(self._observer.confirm, MAX_REPEATS))
+    def is_due(self, record: CallRecord, call: EagerCalled, line: dict[str, Any] | None) -> bool:
+        """Return whether to repeat a call: once, unless it is random, or changes other state than variables."""
+        if self._observer.racing_only and not self.can_race(call.operator):
+            return False
+        definition, dtypes = call.operator.definition, record.line["dtypes"]
+        is_tried, record.is_tried = record.is_tried, True
+        if is_tried or (line is not None and line["repeats"]) or record.line["phase"] == DATA:
+            return False
+        output_types = [argument.type for argument in definition.output_arg]
+        has_state = definition.is_stateful and definition.name[:8] != "Resource"
+        if "variant" in dtypes or _VARIANT in output_types or has_state:
+            return False
+        return not any(attribute.type in ("func", "tensor", "list(func)") for attribute in definition.attr)
 
-    def eager(self, call: EagerCall, line: dict[str, Any]) -> None:
-        """Repeat an eager operator that is about to be called with such inputs for the first time."""
-        if self._is_repeatable(call.definition, line):
-            self._busy.now = True
-            try:
-                self._repeat(line, self._prepare_eager, call)
-            finally:
-                self._busy.now = False
-
-    def _prepare_eager(self, call: EagerCall) -> RepeatableCall:
-        if call.is_flat:
-            return self._prepare(call.definition, list(call.inputs), call.attributes)
-        attributes = dict(call.attributes)
-        inputs: list[Any] = []
-        for argument, value in zip(call.definition.input_arg, call.inputs):
-            is_list = bool(argument.number_attr or argument.type_list_attr)
-            tensors = [self._tensor(argument, part, attributes) for part in (value if is_list else [value])]
-            _infer_attributes(argument, tensors, attributes)
-            inputs += tensors
-        return self._prepare(call.definition, inputs, attributes)
+    def prepare(self, call: EagerCalled) -> TensorflowRepeat:
+        """Return the repeatable call; raises NotRepeatable."""
+        definition, attributes = call.operator.definition, call.attributes
+        inputs = list(call.inputs)
+        if not call.is_flat:
+            inputs = []
+            for argument, value in zip(definition.input_arg, call.inputs):
+                is_list = bool(argument.number_attr or argument.type_list_attr)
+                tensors = [self._tensor(argument, part, attributes) for part in (value if is_list else [value])]
+                _infer_attributes(argument, tensors, attributes)
+                inputs += tensors
+        repeatable = self._prepare(definition, inputs, attributes)
+        if repeatable.size > MAX_BYTES:
+            raise NotRepeatable(f"its inputs are larger than {MAX_BYTES >> 20} MiB")
+        repeatable.can_race = repeatable.does_race = self.can_race(call.operator)
+        return repeatable
 
     def _tensor(self, argument: Any, value: Any, attributes: dict[str, Any]) -> Any:
         if private_api.has_value(value):
@@ -95,7 +85,7 @@ class TensorflowConfirmer:
         dtype = argument.type or attributes.get(argument.type_attr) or None
         return value.handle if dtype == _RESOURCE else self._convert(value, dtype=dtype)
 
-    def _prepare(self, definition: Any, inputs: list[Any], attributes: dict[str, Any]) -> RepeatableCall:
+    def _prepare(self, definition: Any, inputs: list[Any], attributes: dict[str, Any]) -> TensorflowRepeat:
         """Return the repeatable call, with values instead of handles, and attributes as TFE_Py_Execute takes them."""
         variables = [position for position, value in enumerate(inputs) if _type(value) == _RESOURCE]
         dtype = _enum(attributes.get("dtype", attributes.get("T")))
@@ -107,71 +97,34 @@ class TensorflowConfirmer:
             if value is not None:
                 flat += [attribute.name, _plain(attribute.type, value)]
         outputs = count_outputs(definition, attributes)
-        return RepeatableCall(self._execute, definition.name, inputs, variables, flat, outputs)
+        return TensorflowRepeat(self._execute, definition.name, inputs, variables, flat, outputs)
 
-    def function(self, name: str, inputs: Sequence[Any], operators: Iterable[GraphOperator]) -> Any:
-        """Repeat the operators of a function before its first execution; return replaced inputs for it, or None."""
-        lines = {(operator.function, operator.operation): operator.line for operator in operators}
-        if self._observer.racing_only and not any(_can_race(line["name"]) for line in lines.values()):
-            return None
+    def vary(
+        self, record: CallRecord, repeatable: TensorflowRepeat, _digests: Digests, line: dict[str, Any]
+    ) -> object | None:
+        """Return the key of a call that other processes repeat; here the number of threads cannot be changed."""
+        has_texts = any(_type(tensor) == _STRING for tensor in repeatable.inputs)
+        return None if line["device"] != "cpu" or has_texts else record.key[:-1]
 
-        def visit(owner: str, node: Any, definition: Any, values: list[Any], problem: str) -> None:
-            line = lines.get((owner, node.name))
-            if line is None or not self._is_repeatable(definition, line):
-                return
-            if problem:
-                self._confirmations.line(tensorflow_graphs.key_of(line), line)["problem"] = problem
-            else:
-                self._repeat(line, self._prepare, definition, list(values), attributes_of(node, definition))
-
-        self._busy.now = True
-        try:
-            run = FunctionInputs(self._execute, self._convert, visit, inputs)
-            self._observer.agent.attempt(run.begin, name)
-            return run.replaced_inputs()
-        finally:
-            self._busy.now = False
-
-    def _is_repeatable(self, definition: Any, line: dict[str, Any]) -> bool:
-        """Return whether a call can be repeated: not if it is random, or changes other state than variables."""
-        if self._observer.racing_only and not _can_race(definition.name):
-            return False
-        confirmed = self._confirmations.of(tensorflow_graphs.key_of(line))
-        if (confirmed is not None and confirmed["repeats"]) or line["phase"] == tensorflow_graphs.DATA:
-            return False
-        output_types = [argument.type for argument in definition.output_arg]
-        has_state = definition.is_stateful and definition.name[:8] != "Resource"
-        if "variant" in line["dtypes"] or _VARIANT in output_types or has_state:
-            return False
-        return not any(attribute.type in ("func", "tensor", "list(func)") for attribute in definition.attr)
-
-    def _repeat(self, line: dict[str, Any], prepare: Callable[..., RepeatableCall], *arguments: Any) -> None:
-        """Repeat the call that prepare(*arguments) returns."""
-        key, start = tensorflow_graphs.key_of(line), time.monotonic()
-        can_race = _can_race(line["name"])
-        confirmed = self._confirmations.line(key, line)
-        confirmed["problem"] = self._confirmations.no_time_left(can_race)
-        if confirmed["problem"]:
-            return
-        try:
-            call = prepare(*arguments)
-            if call.size > MAX_BYTES:
-                confirmed["problem"] = f"its inputs are larger than {MAX_BYTES >> 20} MiB"
-                return
-            digests = self._confirmations.repeat(confirmed, call.execute, can_race, can_race)
-            if self._observer.racing_only:
-                return
-            if line["device"] == "cpu" and all(_type(tensor) != _STRING for tensor in call.inputs):
-                self._saved.add(key[:-1], call.size, call.save, digests, confirmed)
-        except Exception as error:
-            confirmed["problem"] = f"executed again, it raised {type(error).__name__}"
-            pass_on(error)
-        finally:
-            self._confirmations.seconds_spent += time.monotonic() - start
+    def processes(self) -> tuple[Processes, dict[str, Any]]:
+        """Return processes with other numbers of threads, and with limited capabilities of the CPU."""
+        present = private_api.pool_size("intra") or len(os.sched_getaffinity(0))
+        counts = [number for number in (1, 2, 4) if number != present][:2]
+        own = [(PRESENT, present), *((f"threads {number}", number) for number in counts)]
+        limited = [] if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0" else [_OLDER_PROCESSOR, _WITHOUT_ONEDNN]
+        processes = [
+            ({}, own),
+            *((dict([name.split("=")]), [(f"capabilities {name}", present)]) for name in limited),
+        ]
+        hidden = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        processes = [({**hidden, **variables}, circumstances) for variables, circumstances in processes]
+        return processes, {"repeats": min(self._observer.confirm, MAX_REPEATS)}
 
 
-class RepeatableCall:
+class TensorflowRepeat:
     """An operator call with inputs and attributes; inputs that are variables are held as their values."""
+
+    can_race = does_race = False
 
     def __init__(
         self,
@@ -216,6 +169,9 @@ class RepeatableCall:
         self._execute("AssignVariableOp", [handle, value], ("dtype", dtype), 0)
         return handle
 
+    def end(self) -> None:
+        """Change nothing: repeats have variables of their own."""
+
     def save(self, file: Any) -> None:
         """Write what another process needs to execute the call: a line of JSON, and the bytes of the inputs."""
         parts = [_bytes(tensor) for tensor in self.inputs]
@@ -229,10 +185,6 @@ class RepeatableCall:
             "outputs": self.outputs,
         }
         file.writelines([json.dumps(content).encode() + b"\n", *parts])
-
-
-def _can_race(name: str) -> bool:
-    return any(part in name for part in _RACING)
 
 
 def _bytes(tensor: Any) -> bytes:
@@ -297,7 +249,7 @@ def load(tensorflow: Any, file: Any) -> Callable[[], str]:
         inputs.append(tensorflow.constant(array, dtype=kind))
     attributes = [_decoded(value) for value in saved["attributes"]]
     execute = private_api.executor()
-    return RepeatableCall(execute, saved["name"], inputs, saved["variables"], attributes, saved["outputs"]).execute
+    return TensorflowRepeat(execute, saved["name"], inputs, saved["variables"], attributes, saved["outputs"]).execute
 
 
 def _encoded(value: Any) -> Any:

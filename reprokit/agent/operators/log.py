@@ -50,7 +50,7 @@ BUFFERED = 4096  # calls until they are flushed
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 
 
-_SOURCES = {"jax": "jax_calls", "torch": "torch_recorded_calls", "tensorflow": "tensorflow_recorded_calls"}
+_SOURCES = {"jax": "jax.log", "torch": "pytorch.log", "tensorflow": "tensorflow.log"}
 
 
 def listener(agent: Agent, question: Mapping[str, Any], framework: str, _events: Events | None) -> CallLog | None:

@@ -10,6 +10,8 @@ import math
 import operator
 import re
 
+from ..events.operators import BACKWARD, FORWARD
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
 
     Place = tuple[str, int, str]
 
-FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 MAX_TENSORS = 16  # of one operator, whose statistics are reported
 MAX_DESCRIBED = 500  # calls whose inputs are described
 MAX_NAMES = 3  # samples or lines that a sentence names

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from ..operators.torch_calls import Operator
+    from ...pytorch.operators import Operator
 
 MEAN = 1  # the number of reduction="mean"
 

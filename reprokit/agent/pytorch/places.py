@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 
 from ..core.user_frames import is_own, is_users
-from ..pytorch import private_api
+from ..events.operators import BACKWARD, FORWARD, UPDATE
+from . import private_api
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from ..core.user_frames import Place
 
-FORWARD, BACKWARD, UPDATE, OURS = "forward", "backward", "update", "ours"
+OURS = "ours"  # phase of calls that the agent makes for itself
 MAX_PLACES = 3
 MAX_DEPTH = 200
 MAX_STACKS = 2_000  # that are kept by their keys
@@ -99,6 +100,7 @@ class Places:
         self._backward_pass = private_api.engine_task(torch)
         self._nodes: dict[int, list[Place]] = {}
         self._seen = self._next_node()
+        self.operator = ""  # that is being called
 
     def forget(self) -> None:
         """Drop the nodes at the end of a step, as most graphs end with it."""

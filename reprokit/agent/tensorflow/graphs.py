@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from ..core import user_frames
-from ..tensorflow import private_api
-from ..tensorflow.function_runs import function_names, must_be_compiled
-from ..tensorflow.private_api import function_graph
+from ..events.operators import BACKWARD, DATA, FORWARD, UPDATE
+from . import private_api
+from .function_runs import function_names, must_be_compiled
+from .private_api import function_graph
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ..core.user_frames import Place
 
     Frames = list[tuple[str, int, str]]
+    Lines = list[dict[str, Any]]
 
-FORWARD, BACKWARD, UPDATE, DATA = "forward", "backward", "update", "data"  # DATA: in functions that tf.data calls
 MAX_OPERATIONS = 20_000  # of one graph, with nested ones
 MAX_DEPTH = 8  # of functions in functions
 MAX_TEXT = 200  # of an attribute
@@ -40,14 +40,6 @@ _UPDATES = ("ResourceApply", "ResourceSparseApply", "Apply", "SparseApply")
 _APPLY = frozenset(["apply", "apply_gradients", "get_updates", "update_step"])
 _GRADIENTS = ("eager/backprop.py", "ops/gradients_util.py", "ops/gradients_impl.py")
 _GRADIENT = frozenset(["_gradient_function", "_GradientsHelper", "batch_jacobian", "gradient", "gradients", "jacobian"])
-
-
-class GraphOperator(NamedTuple):
-    """An operator of a graph; its line covers all calls with such inputs at such a place."""
-
-    line: dict[str, Any]
-    function: str  # name of its function; "" in the outermost graph
-    operation: str
 
 
 def computes(name: str) -> bool:
@@ -85,17 +77,17 @@ class GraphReader:
         self.version = version
         self.device = device  # of operations that name none
 
-    def operators(self, operations: Iterable[Any], phase: str = "") -> tuple[list[GraphOperator], list[dict[str, Any]]]:
-        """Return the operators of operations and of called functions, and the lines of XLA-compiled functions."""
-        operators: list[GraphOperator] = []
-        compiled: list[dict[str, Any]] = []
+    def operators(self, operations: Iterable[Any], phase: str = "") -> tuple[Lines, Lines]:
+        """Return the lines of operators in operations and in called functions, and of XLA-compiled functions."""
+        operators: Lines = []
+        compiled: Lines = []
         seen: set[str] = set()
-        pending = [("", list(operations), phase, 0)]
+        pending = [(list(operations), phase, 0)]
         while pending:
-            owner, operations, phase, depth = pending.pop(0)
+            operations, phase, depth = pending.pop(0)
             for operation in operations[: MAX_OPERATIONS - len(operators)]:
                 if computes(operation.type):
-                    operators.append(GraphOperator(self.describe(operation, phase), owner, operation.name))
+                    operators.append(self.describe(operation, phase))
                 for name, function in called(operation) if depth < MAX_DEPTH else ():
                     graph = function_graph(function)
                     if graph is None or name in seen:
@@ -106,7 +98,7 @@ class GraphReader:
                         compiled.append(self.compiled(name, graph.get_operations(), where))
                     else:
                         inner_phase = DATA if is_of_data(operation.type) else phase
-                        pending.append((name, graph.get_operations(), inner_phase, depth + 1))
+                        pending.append((graph.get_operations(), inner_phase, depth + 1))
         return operators, compiled
 
     def describe(self, operation: Any, phase: str = "") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Logs each operator call of PyTorch, with digests of its inputs and outputs."""
+"""Logs each operator call of PyTorch, with digests of its inputs and outputs: a listener of the events of operators."""
 
 from __future__ import annotations
 
@@ -6,32 +6,26 @@ import os
 import sys
 from functools import partial
 
-from ..capture.torch_state import SnapshotTensors
-from ..core import trail_library
-from ..core.patching import replace
-from ..core.signal_errors import pass_on
-from ..pytorch import private_api
-from ..pytorch.content_digests import MAX_SALTS, PytorchContents
-from ..pytorch.dispatch_modes import DispatchModes
-from ..pytorch.tensors import dtype_name, size_of
-from .device_digests import DeviceSums, PendingDigest
-from .operator_log import DRAWS, NO_OUTPUTS, NOT_LOGGED, UNREAD, CallLog
-from .torch_calls import Operator, passed_on
-from .torch_confirm import COMPILED
-from .torch_inductor import GraphPlaces, graph_class
-from .torch_inputs import comparable_results, is_bytes
-from .torch_places import BACKWARD, OURS, Places
+from ...capture.torch_state import SnapshotTensors
+from ...core import trail_library
+from ...events.operators import BACKWARD
+from ...pytorch import private_api
+from ...pytorch.compiled_graphs import COMPILERS, CompiledGraph, GraphEvents
+from ...pytorch.content_digests import MAX_SALTS, PytorchContents
+from ...pytorch.operators import OperatorEvents
+from ...pytorch.places import Places
+from ...pytorch.tensors import dtype_name, size_of
+from ..device_digests import DeviceSums, PendingDigest
+from ..log import DRAWS, NO_OUTPUTS, NOT_LOGGED, UNREAD, CallLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
     from typing import Any
 
-    from ..capture.store import Part
+    from ...capture.store import Part
+    from ...pytorch.operators import Operator, PytorchCalled
 
 MAX_TEXTS = 10_000
-COMPILERS = ("torch._inductor.codecache", "torch._inductor.output_code")
 _ATOMS = frozenset([bool, int, float, complex, str, type(None)])
 
 
@@ -46,47 +40,6 @@ def source(log: CallLog) -> PytorchCalls | None:
     return PytorchCalls(log, torch)
 
 
-class LoggedOperator(Operator):
-    """An operator, with its outputs beside the return value."""
-
-    def __init__(self, torch: Any, function: Any) -> None:
-        super().__init__(function)
-        self._torch = torch
-        tags = getattr(function, "tags", ())
-        arguments = private_api.schema(function).arguments
-        self.draws = "generator" in self.names or getattr(torch.Tag, "nondeterministic_seeded", None) in tags
-        self.written = [
-            (number, argument.name)
-            for number, argument in enumerate(arguments)
-            if argument.alias_info is not None and argument.alias_info.is_write
-        ]
-        # No call computes the content of uninitialized memory, or of the shared storage of a loader's worker.
-        takes_storage = any("Storage" in str(argument.type) for argument in arguments)
-        self.is_silent = self.is_silent or self.is_uninitialized or takes_storage
-        # The outputs of a collective are complete only once it was waited for.
-        self.has_no_outputs_yet = self.name.startswith(("c10d::", "_c10d_functional::"))
-        self._workspaces = {name for name in self.names if "workspace" in name or "reserve" in name}
-        first = {self.names[0]} if self.overwrites else set()
-        self.unread = first.union(argument.name for argument in arguments if argument.is_out)
-        if self.has_no_outputs_yet:
-            self.unread |= {name for name in self.names if name.startswith("output")}
-
-    def input_values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """Return the arguments whose values are inputs."""
-        if not self.unread and not self._workspaces:
-            return [*args, *kwargs.values()]
-        named = [*zip(self.names, args), *kwargs.items()]
-        workspaces = {name for name, value in named if name in self._workspaces and is_bytes(self._torch, value)}
-        return [value for name, value in named if name not in self.unread and name not in workspaces]
-
-    def output_values(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[Any]:
-        """Return the returned and written values, without random states and workspaces that nobody fills."""
-        if type(result) is tuple:
-            result = comparable_results(self._torch, self, result)
-        written = [args[number] if number < len(args) else kwargs.get(name) for number, name in self.written]
-        return [result, *written] if None in self.returns or not self.returns else [result]
-
-
 class PytorchCalls:
     """Logs the operator calls of PyTorch in this process."""
 
@@ -94,74 +47,48 @@ class PytorchCalls:
         self._log, self._agent, self._torch = log, log.agent, torch
         path = trail_library.path_of(log.agent.run) or ""
         compiled = private_api.compiled(torch, path)
+
+        def make_places() -> Places:
+            return Places(torch, compiled)
+
         self._digests = CallDigests(path, torch, compiled)
-        self._modes = DispatchModes(torch, self, lambda: Places(torch, compiled))
         self._numbers: dict[Any, int] = {}  # of calls, by operator and the compiled module's keys of shapes
-        self._operators: dict[Any, LoggedOperator | None] = {}
-        self._graphs = GraphPlaces(torch)
-        self.watching = False
+        self._events = OperatorEvents(torch, self, make_places)
+        self._graphs = GraphEvents(torch, log.agent, self, make_places, lambda: self._events.watching)
 
     def begin(self) -> None:
         """Follow new threads, and compilers as they are imported."""
         os.register_at_fork(after_in_child=self._numbers.clear)
-        self._modes.follow_threads()
-        self._agent.listeners.append((COMPILERS, self._watch_graphs))
-        if not self._modes.can_compile:
+        self._events.modes.follow_threads()
+        self._agent.listeners.append((COMPILERS, lambda _, module: self._graphs.watch(module)))
+        if not self._events.modes.can_compile:
             self._agent.warn("before PyTorch 2.10, what torch.compile compiles is executed eagerly while it is logged")
 
     def watch(self, is_on: bool) -> None:
         """Start or stop logging."""
-        self.watching = is_on
-        if is_on:
-            self._modes.enter()
-        else:
-            self._modes.leave()
+        self._events.watch(is_on)
 
     # Calls
 
-    def call(self, mode: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Execute a call, and log it."""
-        try:
-            record = self._before(mode.places, function, args, kwargs)
-        except Exception as error:
-            self._agent.failed(self._before, error)
-            record = None
-            pass_on(error)
-        result = passed_on(self._torch, function, args, kwargs)
-        if record is not None:
-            try:
-                self._after(record, args, kwargs, result)
-            except Exception as error:
-                self._agent.failed(self._after, error)
-                pass_on(error)
-        return result
-
-    def _before(self, places: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        operator = self._operators.get(function)
-        if operator is None:
-            if private_api.schema(function) is None:
-                return None  # an operator of higher order, whose inner operators are seen
-            operator = self._operators[function] = LoggedOperator(self._torch, function)
-        if operator.is_silent and not places.made_node():
-            return None
-        where, phase = places.of_call(3)
-        if operator.is_silent or phase == OURS:
-            return None
+    def begins(self, call: PytorchCalled) -> Any:
+        operator, args, kwargs = call.operator, call.inputs, call.keywords
+        if operator.is_uninitialized or operator.takes_storage:
+            return None  # no call computes the content of such memory, or of the storage of a loader's worker
         arguments = operator.input_values(args, kwargs)
         digested = None if operator.draws else self._digests.simple(arguments)
-        call = None
+        number = None
         if digested is None:
             values, others = _flat(self._torch.Tensor, arguments)
         else:
             values, keys, inputs = digested
-            call = self._numbers.get((operator, keys))
-        if call is None:
+            number = self._numbers.get((operator, keys))
+        if number is None:
             shapes = tuple([(value.dtype, value.shape) for value in values])
-            call = self._log.number("operator", (function, shapes), _described, operator, values, args, kwargs)
+            number = self._log.number("operator", (operator, shapes), _described, operator, values, args, kwargs)
             if digested is not None:
-                self._numbers[operator, keys] = call
-        node = places.node_name() if phase == BACKWARD else ""
-        place = self._log.number("place", (phase, node, *where), _place, phase, node, where)
+                self._numbers[operator, keys] = number
+        node = call.places.node_name() if call.phase == BACKWARD else ""
+        place = self._log.number("place", (call.phase, node, *call.where), _place, call.phase, node, call.where)
         flags = NO_OUTPUTS if operator.has_no_outputs_yet else 0
         if operator.draws:
             flags |= DRAWS
@@ -169,17 +96,17 @@ class PytorchCalls:
         if digested is None:
             inputs = self._digests.of(values, others, is_refused=not operator.draws)
         saved_inputs = None
-        if self._log.saves(operator.name, where):
+        if self._log.saves(operator.name, call.where):
             saved_inputs = _copies(self._log, values)
-            if saved_inputs is not None:
+            if saved_inputs is not None and type(operator) is not CompiledGraph:
                 self._log.save_call(_call(self._torch, operator, values, args, kwargs))
-        return operator, call, place, flags, inputs, saved_inputs
+        return number, place, flags, inputs, saved_inputs
 
-    def _after(self, record: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        operator, call, place, flags, inputs, saved_inputs = record
+    def ended(self, call: PytorchCalled, record: Any) -> None:
+        number, place, flags, inputs, saved_inputs = record
         outputs: Any = 0
         if not flags & NO_OUTPUTS:
-            returned = operator.output_values(args, kwargs, result)
+            returned = call.operator.output_values(call.inputs, call.keywords, call.outputs)
             digested = self._digests.simple(returned)
             if digested is None:
                 values, others = _flat(self._torch.Tensor, returned)
@@ -190,69 +117,27 @@ class PytorchCalls:
                 self._log.save(saved_inputs, _parts("outputs", values))
         if self._digests.take_unread():
             flags |= UNREAD
-        self._log.put(call, place, flags, inputs, outputs)
+        self._log.put(number, place, flags, inputs, outputs)
 
-    # Graphs compiled by torch.compile
-
-    def _watch_graphs(self, _name: str, module: ModuleType) -> None:
-        graph = graph_class(module)
-        if graph is not None:
-            replace(graph, "__call__", self._make_graph_call)
-
-    def _make_graph_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(graph: Any, inputs: Any) -> Any:
-            if not self.watching:
-                return original(graph, inputs)
-            values, others = _flat(self._torch.Tensor, list(inputs))  # a copy: the graph empties its list
-            record = self._agent.attempt(self._before_graph, graph, values, others)
-            result = original(graph, inputs)
-            if record is not None:
-                self._agent.attempt(self._after_graph, record, values, result)
-            return result
-
-        return call
-
-    def _before_graph(self, graph: Any, values: list[Any], others: list[Any]) -> Any:
-        where, phase = self._graphs.of_call(graph)
-        shapes = tuple([(value.dtype, value.shape) for value in values])
-        attributes = {"program": str(getattr(graph, "cache_key", ""))}  # a hash of the generated code
-        key = COMPILED, attributes["program"], shapes
-        operator = self._log.number("operator", key, _named, COMPILED, "", values, {}, attributes)
-        place = self._log.number("place", (phase, "", *where), _place, phase, "", where)
-        saved_inputs = _copies(self._log, values) if self._log.saves(COMPILED, where) else None
-        return operator, place, self._digests.of(values, others), saved_inputs
-
-    def _after_graph(self, record: Any, inputs: list[Any], result: Any) -> None:
-        operator, place, digest, saved_inputs = record
-        values, others = _flat(self._torch.Tensor, [*result, *inputs])  # the graph may change inputs in place
-        outputs = self._digests.of(values, others)
-        if saved_inputs is not None:
-            self._log.save(saved_inputs, _parts("outputs", values))
-        flags = UNREAD if self._digests.take_unread() else 0
-        self._log.put(operator, place, flags, digest, outputs)
+    def failed(self, _name: str, error: Exception) -> None:
+        self._agent.failed(self.begins, error)
 
 
 def _place(phase: str, node: str, where: list[Any]) -> dict[str, Any]:
     return {"phase": phase, "node": node, "where": where}
 
 
-def _described(operator: Operator, values: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    return _named(operator.name, operator.overload, values, kwargs, operator.attributes(args, kwargs))
-
-
-def _named(
-    name: str, overload: str, values: list[Any], kwargs: dict[str, Any], attributes: dict[str, object]
-) -> dict[str, Any]:
+def _described(operator: Any, values: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     device = next((value.device for value in values if not value.is_cpu), kwargs.get("device") or "cpu")
     return {
         "framework": "pytorch",
         "version": str(sys.modules["torch"].__version__),
-        "name": name,
-        "overload": overload,
+        "name": operator.name,
+        "overload": operator.overload,
         "device": str(getattr(device, "type", device)).partition(":")[0],
         "dtypes": [dtype_name(value) for value in values[:64]],
         "shapes": [[int(size) for size in value.shape] if not value.is_nested else [] for value in values[:64]],
-        "attributes": attributes,
+        "attributes": operator.attributes(args, kwargs),
     }
 
 

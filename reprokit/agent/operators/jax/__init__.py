@@ -1,0 +1,1 @@
+"""What the log of operators needs of JAX."""

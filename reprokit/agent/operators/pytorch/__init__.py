@@ -1,0 +1,1 @@
+"""What the listeners of operators need of PyTorch: copies, digests and repeated calls."""

@@ -1,0 +1,1 @@
+"""What the listeners of operators need of TensorFlow: values, digests and repeated calls."""
