@@ -46,10 +46,10 @@ def test_a_kept_call_gives_its_results_again(tmp_path: Path, name: str) -> None:
     import torch
 
     from reprokit.agent.operators.pytorch import log as pytorch_calls
-    from reprokit.agent.pytorch.operators import Operator
+    from reprokit.agent.pytorch.operators import PytorchOperator
 
     function, arguments, keywords = calls()[name]
-    operator = Operator(torch, function)
+    operator = PytorchOperator(torch, function)
     inputs, _ = pytorch_calls._flat(torch.Tensor, [*arguments, *keywords.values()])
     parts = pytorch_calls._parts("inputs", [tensor.clone() for tensor in inputs])
     with open(tmp_path / "inputs.safetensors", "wb", buffering=0) as file:

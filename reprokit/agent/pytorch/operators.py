@@ -29,7 +29,7 @@ _STATES = ("seed", "offset", "rng", "workspace", "reserve", "debug", "unused", "
 _PLAIN = (bool, int, str, float, type(None))
 
 
-class Operator:
+class PytorchOperator:
     """The properties of an overload of an operator."""
 
     def __init__(self, torch: Any, function: Any) -> None:
@@ -170,7 +170,7 @@ class PytorchCalled(OperatorCalled):
         self.places: Any = places  # of the thread, with the autograd node that is being evaluated
 
 
-class OperatorEvents:
+class PytorchOperatorEvents:
     """Makes the event of each call while it is watching, except of views and of what the agent itself calls."""
 
     def __init__(
@@ -178,12 +178,12 @@ class OperatorEvents:
         torch: Any,
         listener: OperatorListener,
         make_places: Callable[[], Places],
-        viewed: Callable[[Operator, Any, Any], object] | None = None,
+        viewed: Callable[[PytorchOperator, Any, Any], object] | None = None,
     ) -> None:
         self._torch = torch
         self._listener = listener
         self._viewed = viewed  # called with an operator that only returns views, its arguments, and the result
-        self._operators: dict[Any, Operator | None] = {}
+        self._operators: dict[Any, PytorchOperator | None] = {}
         self.modes = DispatchModes(torch, self, make_places)
         self.watching = False
 
@@ -224,7 +224,7 @@ class OperatorEvents:
         if operator is None:
             if private_api.schema(function) is None:
                 return None  # a higher-order operator: its inner operators are observed
-            operator = self._operators[function] = Operator(self._torch, function)
+            operator = self._operators[function] = PytorchOperator(self._torch, function)
         if operator.is_silent and not places.made_node():
             return None
         places.operator = operator.name

@@ -12,7 +12,7 @@ from ..core.patching import replace
 from ..events.operators import FORWARD, OperatorCalled
 from . import graphs, private_api
 from .function_runs import FunctionRun, attributes_of, count_outputs, flat, function_names
-from .operators import Operator, OperatorEvents
+from .operators import TensorflowOperator, TensorflowOperatorEvents
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class NodeCalled(OperatorCalled):
     where: list[Place]
 
     def __init__(
-        self, operator: Operator, inputs: Sequence[Any], attributes: dict[str, Any], node: str, place: Any
+        self, operator: TensorflowOperator, inputs: Sequence[Any], attributes: dict[str, Any], node: str, place: Any
     ) -> None:
         super().__init__(operator, inputs)
         self.attributes = attributes
@@ -54,7 +54,7 @@ class FollowedFunctions:
         self, agent: Agent, listener: OperatorListener, is_watching: Callable[[], bool], *, eager: bool
     ) -> None:
         self._agent = agent
-        self._events = OperatorEvents(listener, is_watching, self._call_function)
+        self._events = TensorflowOperatorEvents(listener, is_watching, self._call_function)
         self._functions = _CalledFunctions(eager=eager)
         self._run = FunctionRun(self)
         self._places: dict[tuple[str, str], tuple[str, list[Place]]] = {}
@@ -71,7 +71,7 @@ class FollowedFunctions:
         name = call.operator.name
         if self._agent.attempt(self._functions.are_followed, self._run, name):
             return self._run.run(name, name, call.inputs)
-        call.operator = Operator(f"tf.function {graphs.readable(name)}", None)
+        call.operator = TensorflowOperator(f"tf.function {graphs.readable(name)}", None)
         call.flat_attributes = ()
         return self._events.execute(call, original)
 
@@ -92,7 +92,7 @@ class FollowedFunctions:
         called = list(function_names(node))
         if not called and (not graphs.computes(node.op) or graphs.is_of_data(node.op)):
             return execute()
-        operator = Operator(" ".join([node.op, *map(graphs.readable, called)]), definition)
+        operator = TensorflowOperator(" ".join([node.op, *map(graphs.readable, called)]), definition)
         event = NodeCalled(operator, inputs, attributes, node.name, self._place(owner, node))
         return self._events.execute(event, execute)  # type: ignore[no-any-return]
 

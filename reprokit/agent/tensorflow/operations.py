@@ -7,7 +7,7 @@ import threading
 
 from ..core.patching import swap
 from . import private_api
-from .operators import EagerCalled, Operator
+from .operators import EagerCalled, TensorflowOperator
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class OperationHooks:
         self, name: Any, inputs: Sequence[Any], attributes: Any, outputs: Sequence[Any], *_rest: Any, **_: Any
     ) -> None:
         if threading.get_ident() == self._thread and all(map(private_api.has_value, outputs)):  # not in a graph
-            call = EagerCalled(Operator(_name_text(name), None), inputs, attributes, True)
+            call = EagerCalled(TensorflowOperator(_name_text(name), None), inputs, attributes, True)
             call.frame, call.outputs = sys._getframe(1), outputs
             self._listener.ended(call, None)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Frames = list[tuple[str, int, str]]
 
 
-class Operator(NamedTuple):
+class TensorflowOperator(NamedTuple):
     """An operator, or a function that is called as a whole: then it has no definition."""
 
     name: str
@@ -38,7 +38,9 @@ class EagerCalled(OperatorCalled):
 
     __slots__ = ("_located", "flat_attributes", "frame", "is_backward", "is_flat")
 
-    def __init__(self, operator: Operator, inputs: Sequence[Any], attributes: Sequence[Any], is_flat: bool) -> None:
+    def __init__(
+        self, operator: TensorflowOperator, inputs: Sequence[Any], attributes: Sequence[Any], is_flat: bool
+    ) -> None:
         super().__init__(operator, inputs)
         self.flat_attributes = attributes  # alternating names and values
         self.is_flat = is_flat  # inputs are a flat list of tensors, else one entry per defined input
@@ -72,7 +74,7 @@ class EagerCalled(OperatorCalled):
         return private_api.forward_operator(self.frame) if self.phase == BACKWARD else ""
 
 
-class OperatorEvents:
+class TensorflowOperatorEvents:
     """Makes the event of each call while it is watching, except of what only moves values and of the agent's calls."""
 
     def __init__(
@@ -86,7 +88,7 @@ class OperatorEvents:
         self._call_function = call_function  # executes a function in a way of its own
         self._thread = threading.local()  # .backward: in a backward pass; .busy: the agent itself executes operators
         self._counts: dict[str, int | None] = {}  # number of inputs by operator
-        self._operators: dict[str, Operator | None] = {}
+        self._operators: dict[str, TensorflowOperator | None] = {}
 
     @staticmethod
     def are_watched() -> bool:
@@ -178,13 +180,13 @@ class OperatorEvents:
         operator = self._operator(name.decode() if isinstance(name, bytes) else name)
         return None if operator is None else EagerCalled(operator, arguments[3], arguments[4] or (), True)
 
-    def _operator(self, name: str) -> Operator | None:
+    def _operator(self, name: str) -> TensorflowOperator | None:
         """Return an operator or function; None if it makes no events."""
         if name not in self._operators:
             definition = private_api.definition(name) if name[:2] != "__" else None
             is_function = definition is None and self._call_function is not None
             makes_events = is_function or (definition is not None and graphs.computes(name))
-            self._operators[name] = Operator(name, definition) if makes_events else None
+            self._operators[name] = TensorflowOperator(name, definition) if makes_events else None
         return self._operators[name]
 
 

@@ -13,7 +13,7 @@ from ...capture.variables import lines_that_made, user_functions
 from ...core.signal_errors import pass_on
 from ...events.operators import BACKWARD, FORWARD
 from ...pytorch import private_api
-from ...pytorch.operators import OperatorEvents
+from ...pytorch.operators import PytorchOperatorEvents
 from ...pytorch.places import Places
 from ...pytorch.private_api import storage
 from ...pytorch.tensors import dtype_name, entry, is_finite, is_tensor, numbers, tensors_in
@@ -110,7 +110,9 @@ class OperatorExplainer:
         self._batch: range | None = None
         self._hooks: list[Any] = []
         self._rows = RowOrderTracker(torch, lambda tensor: self._known_name(tensor).startswith("parameter"))
-        self._events = OperatorEvents(torch, self, lambda: _NodePlaces(torch, self._layer), viewed=self._rows.note_view)
+        self._events = PytorchOperatorEvents(
+            torch, self, lambda: _NodePlaces(torch, self._layer), viewed=self._rows.note_view
+        )
 
     def begin(self) -> None:
         """Begin watching. Not a context manager, as it begins and ends in different functions."""

@@ -12,7 +12,7 @@ from ...events.operators import BACKWARD
 from ...pytorch import private_api
 from ...pytorch.compiled_graphs import COMPILERS, CompiledGraph, GraphEvents
 from ...pytorch.content_digests import MAX_SALTS, PytorchContents
-from ...pytorch.operators import OperatorEvents
+from ...pytorch.operators import PytorchOperatorEvents
 from ...pytorch.places import Places
 from ...pytorch.tensors import dtype_name, size_of
 from ..device_digests import DeviceSums, PendingDigest
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ...capture.store import Part
-    from ...pytorch.operators import Operator, PytorchCalled
+    from ...pytorch.operators import PytorchCalled, PytorchOperator
 
 MAX_TEXTS = 10_000
 _ATOMS = frozenset([bool, int, float, complex, str, type(None)])
@@ -53,7 +53,7 @@ class PytorchCalls:
 
         self._digests = CallDigests(path, torch, compiled)
         self._numbers: dict[Any, int] = {}  # of calls, by operator and the compiled module's keys of shapes
-        self._events = OperatorEvents(torch, self, make_places)
+        self._events = PytorchOperatorEvents(torch, self, make_places)
         self._graphs = GraphEvents(torch, log.agent, self, make_places, lambda: self._events.watching)
 
     def begin(self) -> None:
@@ -268,7 +268,7 @@ def _stable(value: Any) -> Any:
 
 
 def _call(
-    torch: Any, operator: Operator, inputs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    torch: Any, operator: PytorchOperator, inputs: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
     """Return what, with the saved inputs, is needed to execute a call again (reprokit/questions/kept_call.py)."""
     positions = {id(tensor): f"inputs.{position}" for position, tensor in enumerate(inputs)}

@@ -11,7 +11,7 @@ from ...core import trail_library
 from ...core.patching import Function, replace
 from ...pytorch import private_api
 from ...pytorch.compiled_graphs import COMPILED, CompiledGraph, GraphEvents
-from ...pytorch.operators import MAX_LISTED, OperatorEvents
+from ...pytorch.operators import MAX_LISTED, PytorchOperatorEvents
 from ...pytorch.places import Places
 from ..files import CallRecord
 from ..profile import OperatorProfile
@@ -69,7 +69,7 @@ class PytorchProfile:
 
         self._calls = DistinctCalls(observer, torch)
         self._listener = OperatorProfile(observer, self._find)
-        self._events = OperatorEvents(torch, self._listener, make_places)
+        self._events = PytorchOperatorEvents(torch, self._listener, make_places)
         self.graphs = GraphEvents(torch, observer.agent, self._listener, make_places, lambda: observer.collecting)
         if observer.confirm > 0:
             from ..confirm import Confirmer

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from ...pytorch.operators import Operator
+    from ...pytorch.operators import PytorchOperator
 
 MEAN = 1  # the number of reduction="mean"
 
@@ -39,7 +39,7 @@ class FailingCall:
         return [int(number) for number in value or ()]
 
 
-def reason_of(torch: Any, operator: Operator, args: Any, kwargs: Any) -> str | None:
+def reason_of(torch: Any, operator: PytorchOperator, args: Any, kwargs: Any) -> str | None:
     """Return why a call's results are not finite; None where that is not known from its arguments."""
     find = _REASONS.get(operator.name.rpartition("::")[2].rstrip("_").lstrip("_"))
     if find is None:

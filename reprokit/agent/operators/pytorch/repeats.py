@@ -14,7 +14,7 @@ from ...capture.random_states import RandomStates, put_back
 from ...pytorch import private_api
 from ...pytorch.compiled_graphs import COMPILED
 from ...pytorch.dispatch_modes import passed_on
-from ...pytorch.operators import Operator
+from ...pytorch.operators import PytorchOperator
 from ...pytorch.tensors import entry, tensors_in
 from ..confirm import PRESENT, NotRepeatable, verdict
 
@@ -354,4 +354,4 @@ def load(torch: Any, file: Any) -> Callable[[], str]:
     torch.set_num_threads(call["threads"])
     torch.default_generator.set_state(call["state"])
     args, kwargs = decode(torch, call["args"]), decode(torch, call["kwargs"])
-    return PytorchRepeat(torch, Operator(torch, function), function, args, kwargs).execute
+    return PytorchRepeat(torch, PytorchOperator(torch, function), function, args, kwargs).execute

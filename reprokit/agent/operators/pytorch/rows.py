@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ...pytorch.operators import Operator
+    from ...pytorch.operators import PytorchOperator
 
 _TRANSPOSES = frozenset(["aten::t", "aten::transpose", "aten::permute"])  # views
 _SELECTS = frozenset(["aten::masked_select", "aten::take"])
@@ -30,14 +30,14 @@ class RowOrderTracker:
         self._reordered.clear()
         self._transposed.clear()
 
-    def note_view(self, operator: Operator, args: Any, result: Any) -> None:
+    def note_view(self, operator: PytorchOperator, args: Any, result: Any) -> None:
         """Record a transposing view of axes of one size, where the count of rows does not show the exchange."""
         first: Any = next(iter(args), None)
         if operator.name in _TRANSPOSES and first.dim() > 1 and first.shape[0] == result.shape[0]:
             if first.stride()[0] != result.stride()[0] and not self._is_parameter(first):
                 self._transposed.add((storage(result), result.stride()))
 
-    def reorders(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> bool:
+    def reorders(self, operator: PytorchOperator, args: Any, kwargs: Any, result: Any) -> bool:
         """Record an operator; return whether the rows of its results may not be the batch's in order."""
         inputs = [*tensors_in(args), *tensors_in(kwargs)]
         results = [*tensors_in(result)]
@@ -64,7 +64,7 @@ class RowOrderTracker:
         has_strides = tensor.layout is self._torch.strided
         return key in self._transposed or (has_strides and (key, tensor.stride()) in self._transposed)
 
-    def _is_reordering(self, operator: Operator, args: Any, kwargs: Any) -> bool:
+    def _is_reordering(self, operator: PytorchOperator, args: Any, kwargs: Any) -> bool:
         if operator.name in ("aten::index", "aten::_unsafe_index"):
             return not self._is_in_order(args[0], args[1][0])
         attributes = operator.attributes(args, kwargs)

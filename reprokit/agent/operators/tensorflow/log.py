@@ -10,7 +10,7 @@ import sys
 
 from ...tensorflow import graphs, private_api
 from ...tensorflow.followed_functions import FollowedFunctions
-from ...tensorflow.operators import EagerCalled, OperatorEvents
+from ...tensorflow.operators import EagerCalled, TensorflowOperatorEvents
 from ...tensorflow.tensors import view
 from ..array_digests import ArrayDigests, copied_parts, description, signature, stable_value
 from ..log import DRAWS, NO_OUTPUTS, NOT_LOGGED, UNREAD, CallLog
@@ -32,7 +32,7 @@ def source(log: CallLog) -> TensorflowCalls | None:
     if not hasattr(private_api.module("eager"), "TFE_Py_FastPathExecute"):
         log.agent.warn("operators of this TensorFlow cannot be logged: it must be 2.4 or newer", NOT_LOGGED)
         return None
-    return None if OperatorEvents.are_watched() else TensorflowCalls(log)
+    return None if TensorflowOperatorEvents.are_watched() else TensorflowCalls(log)
 
 
 class TensorflowCalls:

@@ -12,7 +12,7 @@ from ...core import user_frames
 from ...core.patching import Function, replace
 from ...events.operators import DATA, UPDATE
 from ...tensorflow import graphs, private_api
-from ...tensorflow.operators import OperatorEvents
+from ...tensorflow.operators import TensorflowOperatorEvents
 from ..files import CallRecord
 from ..profile import OperatorProfile
 
@@ -62,7 +62,7 @@ class TensorflowProfile:
         self.version = str(getattr(module, "__version__", ""))
         self._reader: graphs.GraphReader | None = None
         self._listener = OperatorProfile(observer, self._find)
-        self.events = OperatorEvents(self._listener, lambda: observer.collecting and observer.sampling.is_on)
+        self.events = TensorflowOperatorEvents(self._listener, lambda: observer.collecting and observer.sampling.is_on)
         self.forget()
         if observer.confirm and self.version[:2] != "1." and private_api.module("eager") is not None:
             from ..confirm import Confirmer

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from ...tensorflow.operators import EagerCalled, Operator, OperatorEvents
+    from ...tensorflow.operators import EagerCalled, TensorflowOperator, TensorflowOperatorEvents
     from .. import Observer
     from ..confirm import Digests, Processes
     from ..files import CallRecord
@@ -38,13 +38,13 @@ class TensorflowRepeats:
 
     framework = "tensorflow"
 
-    def __init__(self, observer: Observer, events: OperatorEvents) -> None:
+    def __init__(self, observer: Observer, events: TensorflowOperatorEvents) -> None:
         self._observer = observer
         self._execute = private_api.executor()
         self._convert = private_api.ops().convert_to_tensor
         self.undisturbed = events.undisturbed
 
-    def can_race(self, operator: Operator) -> bool:
+    def can_race(self, operator: TensorflowOperator) -> bool:
         """Return whether threads may race in an operator."""
         return any(part in operator.name for part in _RACING)
 
