@@ -61,7 +61,7 @@ class EnvironmentFile(msgspec.Struct, kw_only=True):
     code: dict[str, str] = {}  # code files outside of packages, and their digests
     accelerator: dict[str, str] = {}  # the kernel's driver
     declared: list[str] = []  # --data
-    data: list[dict[str, Any]] = []  # what the run read, from launch/data.py
+    data: list[dict[str, Any]] = []  # what the run read, from run/data.py
     unlisted: int = 0  # number of files read beyond the list's limit
 
 

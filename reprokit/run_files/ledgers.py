@@ -23,7 +23,7 @@ from reprokit.model.run import SealedFile
 from reprokit.run_files import rundir
 from reprokit.run_files.rundir import SAMPLES, RunDirectory
 
-FORMAT = 2  # of agent/sample_ledger.py, as is what follows
+FORMAT = 2  # of agent/listeners/sample_ledger.py, as is what follows
 ENDING, TAIL_ENDING = ".samples", ".tail"
 MAX_BYTES = 1 << 30  # of a file, before they were compressed
 MAX_BLOCK = 256 << 20

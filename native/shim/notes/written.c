@@ -17,7 +17,7 @@
 
 #define NAMES     16384 /* hashes of read names, so that a file opened repeatedly makes one line; a power of two */
 #define WAYS      4     /* entries of a set in the table of read names */
-#define MOST_READ 12288 /* lines of read.paths per process; launch/data.py has it too */
+#define MOST_READ 12288 /* lines of read.paths per process; run/data.py has it too */
 #define SHORT     256   /* longest name that is recorded without a mapping */
 
 /* Returns whether libc opens shared memory or a semaphore, which only glibc before 2.34 does through hooks. Python

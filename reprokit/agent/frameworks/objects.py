@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ..core.agent import Agent
 
-MAX_OBJECTS = 10_000  # of one process; known to launch/objects.py
+MAX_OBJECTS = 10_000  # of one process; known to run/objects.py
 MAX_TEXT = 2000  # characters of a recorded text
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 # For all other protocols fsspec uses libraries that are not patched themselves.
