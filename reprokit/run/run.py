@@ -99,9 +99,10 @@ def _prepare(
     start: StartFiles | None,
 ) -> Launch:
     """Write what shim and agent need into the new run directory, and move it to its final path."""
+    own = user_variables
     for part in parts:
-        user_variables = part.variables(command, user_variables)
-    environment = _environment(plan, user_variables, new_run, paths)
+        own = part.variables(command, own)
+    environment = _environment(plan, own, new_run, paths)
     run = run_file(plan, user_variables, environment)
     run.start = start
     preparation = Preparation(plan, new_run, paths, run)
@@ -116,8 +117,8 @@ def _prepare(
 def _environment(plan: Plan, user_variables: dict[str, str], new_run: NewRun, paths: PreloadPaths) -> ChildEnvironment:
     """Return the user's variables with those that load shim and agent, or start the agent alone, or none."""
     if plan.mode != RUN:
-        own = {**user_variables, **plan.own_variables}
-        return environments.build(own, new_run.place, paths.preload, paths.bootstrap, plan.environment_size)
+        user_variables = {**user_variables, **plan.own_variables}
+        return environments.build(user_variables, new_run.place, paths.preload, paths.bootstrap, plan.environment_size)
     if plan.untouched:
         return ChildEnvironment(user_variables, environments.size_of(user_variables))
     return environments.build_plain(user_variables, new_run.place, paths.bootstrap)

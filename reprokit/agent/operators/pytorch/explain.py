@@ -29,7 +29,7 @@ from ..explain import (
     line,
 )
 from .reasons import reason_of
-from .rows import RowOrderTracker
+from .row_orders import RowOrderTracker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from ...tensorflow import private_api
 from ...tensorflow.operations import OperationHooks
 from ...tensorflow.training_state import as_array
 from ..explain import MAX_TENSORS, CallOrigin, OperandStatistics, OperatorEvent, OperatorTrace, cause, line
-from .rows import SampleOrderTracker
+from .row_orders import SampleOrderTracker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
