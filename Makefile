@@ -62,7 +62,7 @@ demo: $(DEMO)/.installed ## Train twice bare, then record, replay and verify (FR
 	@echo "With a script of your own: $(DEMO)/bin/reprokit record -- python train.py"
 
 .PHONY: test
-test: $(VENV)/.test .browser/fonts.conf ## Install what the tests need, and run the quick ones (9 to 12 min)
+test: $(VENV)/.test .browser/fonts.conf ## Install what the tests need, and run the quick ones (7 to 9 min)
 	@$(PYTEST) -m "not ($(LATER) or extended or gpu)" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-all
