@@ -20,6 +20,7 @@ from reprokit.core.version import VERSION
 from reprokit.model.states import words_of
 from reprokit.run import machine
 from reprokit.run.machine import DoctorFinding, DoctorState, absent, bad, good
+from reprokit.run.short_command import tried
 
 PROBE = "import ctypes, os; os.urandom(8); print(ctypes.CDLL(None).reprokit_abi())"
 ABOUT = "import platform, sys; print(platform.python_implementation(), platform.python_version(), sys.abiflags)"
@@ -75,7 +76,7 @@ def _preload() -> DoctorFinding:
     with tempfile.TemporaryDirectory(prefix="reprokit-") as directory, preload_paths() as place:
         environment = {**without_own(os.environ), "LD_PRELOAD": in_front(place.preload, os.environ.get("LD_PRELOAD"))}
         environment[RUN] = directory
-        number, failure = machine.tried([sys.executable, "-c", PROBE], PROBE_LIMIT, env=environment)
+        number, failure = tried([sys.executable, "-c", PROBE], PROBE_LIMIT, env=environment)
     if number.isdigit():
         return good(f"a program under the shim runs and sees it (ABI {number})")
     return bad(f"a program cannot be started under the shim: {failure or 'the shim is not loaded in it'}")
@@ -108,7 +109,7 @@ def _python() -> DoctorFinding:
     python = _interpreter()
     if python is None:
         return bad("there is no python on PATH; activate the environment of your training")
-    about, failure = machine.tried([python, "-c", ABOUT], PROBE_LIMIT)
+    about, failure = tried([python, "-c", ABOUT], PROBE_LIMIT)
     from reprokit.run.command import elf_refusal
 
     reason = elf_refusal(Path(os.path.realpath(python))).why if not _is_script(python) else ""
@@ -132,7 +133,7 @@ def _trial() -> Iterator[tuple[Path, str]]:
     with tempfile.TemporaryDirectory(prefix="reprokit-") as directory:
         run = Path(directory, "run")
         record = [sys.executable, "-m", "reprokit", "record", "-o", str(run), "--"]
-        yield run, machine.tried([*record, _interpreter() or "", "-c", TRIAL], PROBE_LIMIT, directory=directory)[1]
+        yield run, tried([*record, _interpreter() or "", "-c", TRIAL], PROBE_LIMIT, directory=directory)[1]
 
 
 def _recording() -> DoctorFinding:

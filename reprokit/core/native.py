@@ -101,7 +101,7 @@ def artifacts() -> tuple[Any, Any]:
         ffi = parsed_header("reprokit_artifacts", header)
     if not path.exists():
         with needed_for(f"comparing without {path.name}, which was not compiled here,", "numpy"):
-            from reprokit.numpy_comparison import NumpyComparison
+            from reprokit.core.numpy_comparison import NumpyComparison
 
         return ffi, NumpyComparison(ffi)
     try:

@@ -6,13 +6,10 @@ Instruction sets are named as Linux does (flags in /proc/cpuinfo, x86-64).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import msgspec
 
-if TYPE_CHECKING:
-    from reprokit.run.compute_pins import ComputeFacts
-
+from reprokit.run.compute_facts import ComputeFacts
 
 _AVX2 = frozenset({"avx2", "fma"})
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}

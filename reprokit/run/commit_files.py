@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from reprokit.model.environment import EnvironmentFile
 from reprokit.model.source import UsedFiles
 from reprokit.run.git import LIMIT, Checkout, Git, GitFailed
-from reprokit.run.host import EnvironmentFile
 from reprokit.run_files import names, rundir
 from reprokit.run_files.names import CODE_SUFFIXES
 

@@ -6,10 +6,8 @@ query has a timeout, and its failure never fails the run.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
-import stat
 import subprocess
 import threading
 import time
@@ -22,7 +20,8 @@ import msgspec
 
 from reprokit.core.errors import CannotWriteRun
 from reprokit.core.messages import warn
-from reprokit.model.run import FORMAT
+from reprokit.model.environment import EnvironmentFile
+from reprokit.run.file_digests import file_digest
 from reprokit.run.platform_support import libc
 from reprokit.run_files import rundir
 
@@ -30,39 +29,12 @@ if TYPE_CHECKING:
     from reprokit.run.agent_lines import AgentFacts
     from reprokit.run.git import Checkout
 
-Opener = Callable[[str, int], int]
 
 GPU_LIMIT = 5.0  # seconds
 PATIENCE = 8.0  # seconds that the end of a run waits for facts still being collected
-MAX_CODE = 2000  # files
-MAX_DIGESTED = 64 << 20  # bytes of a command's file; larger ones have no digest
 MAX_DRIVER = 400  # bytes
 MAX_FILES = 64  # of the command's arguments that are checked
 LIMITS = ("STACK", "DATA", "AS", "NOFILE", "NPROC", "FSIZE", "CORE", "MEMLOCK")
-
-
-class EnvironmentFile(msgspec.Struct, kw_only=True):
-    """The content of environment.json."""
-
-    format: int = FORMAT
-    host: str = ""
-    system: dict[str, str] = {}
-    cpu: dict[str, Any] = {}
-    memory: int = 0  # bytes
-    limits: dict[str, list[int]] = {}
-    gpus: list[str] = []
-    git: dict[str, Any] | None = None
-    program: dict[str, str] = {}  # path of the executed program, and its digest
-    files: dict[str, str] = {}  # arguments that name files, and their digests
-    python: dict[str, str] | None = None  # of the first process, as the agent saw it
-    frameworks: dict[str, str] = {}  # as the agent saw them
-    packages: dict[str, str] = {}  # installed distributions of the first Python process, and their versions
-    imported: list[str] | None = None  # those that the training imported; None if unknown
-    code: dict[str, str] = {}  # code files outside of packages, and their digests
-    accelerator: dict[str, str] = {}  # the kernel's driver
-    declared: list[str] = []  # --data
-    data: list[dict[str, Any]] = []  # what the run read, from run/data.py
-    unlisted: int = 0  # number of files read beyond the list's limit
 
 
 def system_facts() -> dict[str, str]:
@@ -137,20 +109,6 @@ def _output(arguments: list[str], directory: Path, limit: float) -> str | None:
         )
         return done.stdout.decode("utf-8", "replace")
     return None
-
-
-def file_digest(path: Path, limit: int = MAX_DIGESTED, opener: Opener = rundir.open_regular) -> str | None:
-    """Return the digest of a regular file; "large: ..." above the size limit, None if it cannot be read."""
-    try:
-        with open(path, "rb", opener=opener) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                return None
-            if status.st_size > limit:
-                return f"large: {status.st_size} bytes"
-            return f"sha256:{hashlib.sha256(file.read(limit)).hexdigest()}"
-    except (OSError, ValueError):
-        return None
 
 
 def command_files(arguments: Iterable[str], directory: Path) -> dict[str, str]:

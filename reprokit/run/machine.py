@@ -8,8 +8,7 @@ import mmap
 import os
 import platform
 import struct
-import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -54,25 +53,6 @@ def bad(text: str) -> DoctorFinding:
 
 def absent(text: str) -> DoctorFinding:
     return DoctorFinding(DoctorState.ABSENT, text)
-
-
-def tried(
-    arguments: list[str], limit: float, *, env: Mapping[str, str] | None = None, directory: str | None = None
-) -> tuple[str, str]:
-    """Run a command; return its output, and the last line of its error output, empty on success."""
-    process = subprocess.run(
-        arguments,
-        cwd=directory,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=limit,
-        check=False,
-    )
-    lines = process.stderr.strip().splitlines() or [f"exit status {process.returncode}"]
-    return process.stdout.strip(), "" if process.returncode == 0 else lines[-1]
 
 
 def in_child(check: Callable[[], int]) -> int:

@@ -24,8 +24,9 @@ from reprokit.core.printable import bounded, listed
 from reprokit.entropy.files import EntropyEvent
 from reprokit.model.run import Proof
 from reprokit.run import environment as environments
-from reprokit.run import machine, strace
+from reprokit.run import strace
 from reprokit.run.command import Command
+from reprokit.run.short_command import tried
 
 TRACE = "strace"  # file in the run directory, during the run
 TRIAL_LIMIT = 20  # seconds
@@ -152,7 +153,7 @@ def refused(program: str, calls: tuple[str, ...] = strace.CALLS) -> str:
     filtered = ("-e", f"trace={','.join(calls)}", "-o", os.devnull)
     options = tuple(option for option in OPTIONS if option != "-DDD")
     try:
-        return machine.tried([program, *options, *filtered, "--", "true"], TRIAL_LIMIT, env=strace_variables)[1]
+        return tried([program, *options, *filtered, "--", "true"], TRIAL_LIMIT, env=strace_variables)[1]
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
 

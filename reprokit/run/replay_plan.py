@@ -14,11 +14,13 @@ from reprokit import entropy
 from reprokit.core.errors import NotReplayable, RunDamaged, RunInProgress, WorkingDirectoryMissing
 from reprokit.core.printable import printable
 from reprokit.core.version import VERSION
+from reprokit.model.environment import EnvironmentFile
 from reprokit.model.plan import KEEP_OUTPUTS, RECORD, REPLAY, RUN, CapturePlan, Plan, ReplayStart, RulesPlan
 from reprokit.model.run import FAILED, ReplayOf, RunFile, StartFiles, timestamp
 from reprokit.model.states import ON, WITHOUT_SUPERVISOR, Switch, off
 from reprokit.run import compute_pins, host
 from reprokit.run import environment as environments
+from reprokit.run.file_digests import MAX_CODE, file_digest
 from reprokit.run_files import rundir, variables
 from reprokit.run_files.rundir import RunDirectory
 
@@ -248,12 +250,12 @@ def _file_changes(recorded: dict[str, Any], directory: Path) -> Iterable[str]:
     command_files = list(files.items())[: host.MAX_FILES] if isinstance(files, dict) else []
     command_files.append((_nested_fact(recorded, "program", "path"), _nested_fact(recorded, "program", "digest")))
     code_files = (
-        list(code.items())[: host.MAX_CODE] if isinstance(code, dict) else []
+        list(code.items())[:MAX_CODE] if isinstance(code, dict) else []
     )  # may be missing, as the run may have made them itself
     for path, digest in (*command_files, *code_files):
         if not isinstance(path, str) or not digest:
             continue
-        current_digest = host.file_digest(directory / path, opener=rundir.open_following)
+        current_digest = file_digest(directory / path, opener=rundir.open_following)
         if current_digest is not None and current_digest != digest:
             yield f"{path}: its contents differ"
         elif current_digest is None and (path, digest) in command_files:
@@ -283,7 +285,7 @@ def _versions(recording: RunDirectory) -> dict[str, str]:
     return objects.versions(recording.environment() or {})
 
 
-def later_changes(recorded_environment: dict[str, Any], current: host.EnvironmentFile) -> Iterable[str]:
+def later_changes(recorded_environment: dict[str, Any], current: EnvironmentFile) -> Iterable[str]:
     """Yield the differences known only after the run: the interpreter, the frameworks, the commit."""
     if current.python is not None:
         yield from _difference(

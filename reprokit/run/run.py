@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -198,8 +199,7 @@ def _execute(launch: Launch, parts: Parts, watches: Sequence[Watch]) -> Complete
     except OSError as error:
         _give_up(launch)
         raise start_error(launch.command, plan.working_directory, error) from None
-    parts.add_late()  # only now, as it would have delayed the training
-    for part in parts:
+    for part in chain(parts, parts.late()):  # late ones only now: their import would have delayed the training
         part.started(launch)
     run.address_randomization = child.address_randomization
     _write_run(path, run)

@@ -13,8 +13,8 @@ from typing import Any
 
 import reprokit
 from reprokit.run import modules
+from reprokit.run.file_digests import MAX_CODE, file_digest
 from reprokit.run.git import Checkout, Git, GitFailed, checkout_of
-from reprokit.run.host import MAX_CODE, file_digest
 from reprokit.run_files import names, rundir
 from reprokit.run_files.state_files import INDUCTOR
 

@@ -11,7 +11,7 @@ import pytest
 
 from reprokit.core import dtypes, native
 from reprokit.core.errors import ExtraMissing
-from reprokit.numpy_comparison import NumpyComparison
+from reprokit.core.numpy_comparison import NumpyComparison
 
 NAMES = [*dict.fromkeys(dtype.name for dtype in dtypes._NAMED.values()), "raw3", "raw16"]
 TOLERANCES = [(0.0, 0.0, 0), (1e-3, 0.0, 0), (0.0, 1.0, 0), (0.0, 0.0, 3), (1e300, 1e300, (1 << 64) - 1)]
@@ -79,7 +79,7 @@ def test_both_copy_and_find_the_same(libraries: tuple[Any, Any, Any]) -> None:
 def test_without_the_library_and_numpy_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "exists", lambda _: False)
     assert isinstance(native.artifacts.__wrapped__()[1], NumpyComparison)
-    monkeypatch.delitem(sys.modules, "reprokit.numpy_comparison")
+    monkeypatch.delitem(sys.modules, "reprokit.core.numpy_comparison")
     monkeypatch.setitem(sys.modules, "numpy", None)
     with pytest.raises(ExtraMissing, match=r"needs numpy: pip install numpy$"):
         native.artifacts.__wrapped__()

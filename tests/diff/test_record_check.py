@@ -19,12 +19,12 @@ import pytest
 
 from reprokit.core import native
 from reprokit.core.errors import ArtifactNotReadable, ExtraMissing, StoreUnreachable
+from reprokit.core.numpy_comparison import NumpyComparison
 from reprokit.diff import records as record_files
 from reprokit.diff import throughput
 from reprokit.diff.formats.sstable import crc32c, masked
 from reprokit.diff.record_check import BadRecord, check
 from reprokit.diff.sources import BytesSource
-from reprokit.numpy_comparison import NumpyComparison
 from reprokit.run_files import object_stores
 from tests.object_store import ObjectStore
 from tests.support import Reprokit, imported

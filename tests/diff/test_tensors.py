@@ -15,13 +15,13 @@ from hypothesis.extra import numpy as arrays
 
 from reprokit.core import dtypes, native
 from reprokit.core.errors import ArtifactDamaged
+from reprokit.core.numpy_comparison import NumpyComparison
 from reprokit.core.tolerance import Tolerance
 from reprokit.diff import tensors
 from reprokit.diff.descriptions import element
 from reprokit.diff.elements import Limits, TensorPart
 from reprokit.diff.sources import BytesSource
 from reprokit.diff.tensors import TensorStatistics, bucket_name, multi_index
-from reprokit.numpy_comparison import NumpyComparison
 
 LIMITS = Limits()
 SMALL_FLOATS = [

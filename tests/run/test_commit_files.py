@@ -153,7 +153,8 @@ def test_a_script_that_is_edited_while_it_runs_is_changed(checkout: Reprokit) ->
     (checkout.directory / "train.py").write_text(wait + text)
     process = checkout.start("record", "--", sys.executable, "train.py", env={**os.environ, "PYTHONPATH": ""})
     wait_until((checkout.directory / "begun").exists, "the training")
-    wait_until(lambda: "train.py" in (checkout.last / "environment.json").read_text(), "the digest of the script")
+    listed = checkout.last / "environment.json"
+    wait_until(lambda: listed.exists() and "train.py" in listed.read_text(), "the digest of the script")
     (checkout.directory / "train.py").write_text(text)
     (checkout.directory / "go").touch()
     assert process.wait() == 0
@@ -232,7 +233,7 @@ def test_a_checkout_whose_files_git_cannot_look_up_in_time_is_unknown(
     facts = recorded(checkout)
     of = git.checkout_of(checkout.directory)
     assert of is not None
-    from reprokit.run.host import EnvironmentFile
+    from reprokit.model.environment import EnvironmentFile
 
     listed = EnvironmentFile(code=facts["code"], files=facts["files"])
     monkeypatch.setattr(commit_files, "PATIENCE", 0.0)

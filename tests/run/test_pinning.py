@@ -18,7 +18,7 @@ import pytest
 from reprokit.agent.surroundings.compute_settings import VARIABLES
 from reprokit.run import capabilities
 from reprokit.run.capabilities import Processor
-from reprokit.run.compute_pins import ComputeFacts
+from reprokit.run.compute_facts import ComputeFacts
 from reprokit.run.host import cpu_facts
 from reprokit.run_files import rundir
 from reprokit.run_files.variables import is_kept
@@ -217,7 +217,7 @@ ZEN = Processor("AMD EPYC", HASWELL.flags)
 
 def told(**libraries: dict[str, Any]) -> ComputeFacts:
     """What a process would have told of its libraries."""
-    from reprokit.run.compute_pins import _ComputeLine
+    from reprokit.run.compute_facts import _ComputeLine
 
     return ComputeFacts(
         [_ComputeLine(p="0", name=name, library=name, facts=facts) for name, facts in libraries.items()]

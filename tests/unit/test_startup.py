@@ -28,15 +28,16 @@ main(sys.argv[1:])
 BEFORE_RECORD = {
     "_shim", "_shim.interface", "agent", "agent.script_api", "cli", "cli.groups", "cli.main", "cli.options",
     "cli.output", "cli.record", "core", "core.bounds", "core.errors", "core.messages", "core.native",
-    "core.printable", "core.redaction", "core.untrusted_json", "core.version", "model", "model.outputs", "model.plan",
-    "model.run", "model.states", "run", "run.command", "run.environment", "run.host", "run.kernel", "run.part",
-    "run.parts", "run.parts.console", "run.parts.found_files", "run.parts.shim", "run.platform_support",
-    "run.process", "run.run", "run.rundirectory", "run.shim_plan", "run.supervisor", "run_files", "run_files.home",
-    "run_files.rundir", "run_files.unflushed", "run_files.variables",
+    "core.printable", "core.redaction", "core.untrusted_json", "core.version", "model", "model.environment",
+    "model.outputs", "model.plan", "model.run", "model.states", "run", "run.command", "run.environment",
+    "run.file_digests", "run.host", "run.kernel", "run.part", "run.parts", "run.parts.console", "run.parts.environment",
+    "run.parts.found_files", "run.parts.shim", "run.platform_support", "run.process", "run.run", "run.rundirectory",
+    "run.shim_plan", "run.supervisor", "run_files", "run_files.home", "run_files.rundir", "run_files.unflushed",
+    "run_files.variables",
 }  # fmt: skip
 BEFORE_REPLAY = BEFORE_RECORD - {"cli.record", "run.parts.found_files"} | {
     "cli.replay", "entropy", "entropy.files", "entropy.pool", "entropy.profile", "run.capabilities",
-    "run.compute_pins", "run.orders", "run.parts.seeds", "run.replay_plan", "run.seeds",
+    "run.compute_facts", "run.compute_pins", "run.orders", "run.parts.seeds", "run.replay_plan", "run.seeds",
 }  # fmt: skip
 BEFORE_REPLAY_OF_OUTPUTS = BEFORE_REPLAY | {
     "run.aside_place", "run.interruption", "run.recorded_files", "run.starting_files", "run.stragglers",

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from reprokit.core.difference import Verdict
+from reprokit.model.environment import EnvironmentFile
 from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.model.run import Fidelity, ProfileFacts, Proof, ReplayOf, RunFile, SealedFile
-from reprokit.run.host import EnvironmentFile
 from reprokit.verify.read import metric_lines
 
 DOCS = Path(__file__).parents[2] / "docs"

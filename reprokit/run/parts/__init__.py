@@ -51,7 +51,7 @@ TABLE: tuple[Row, ...] = (
     Row("orders", lambda plan: plan.mode == REPLAY, is_late=True),
     Row("shared_memory", _is_shimmed, is_late=True),
     Row("patches", lambda plan: bool(plan.patches)),
-    Row("environment", _is_kept, is_late=True),
+    Row("environment", _is_kept),
     Row("outputs", lambda plan: plan.mode != RUN or plan.observed or plan.untouched, is_late=True),
     Row("signals", _is_shimmed, is_late=True),
     Row("modules", _is_shimmed, is_late=True),
@@ -74,11 +74,12 @@ class Parts:
         part: type[RunPart] = import_module(f"{__name__}.{row.name}").PART
         return part(self._plan)
 
-    def add_late(self) -> None:
+    def late(self) -> Iterator[RunPart]:
         """Make the parts that only begin once the command runs."""
         for row in self._rows:
             if row.is_late:
                 self._parts[row.name] = self._make(row)
+                yield self._parts[row.name]
 
     def __iter__(self) -> Iterator[RunPart]:
         return (self._parts[row.name] for row in self._rows if row.name in self._parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reprokit.run import compute_pins, data, host, replay_plan
+from reprokit.run import host
 from reprokit.run.part import Closing, Launch, RunPart
 from reprokit.run_files import rundir
 from reprokit.run_files.rundir import RunDirectory
@@ -26,6 +26,8 @@ class EnvironmentPart(RunPart):
         closing.run.environment = rundir.seal_file(closing.path / rundir.ENVIRONMENT)
         if self._plan.replay_of is None:
             return
+        from reprokit.run import compute_pins, data, replay_plan
+
         recording = RunDirectory(Path(self._plan.replay_of.path))
         recorded = recording.environment() or {}
         closing.run.changed.extend(replay_plan.later_changes(recorded, environment))
