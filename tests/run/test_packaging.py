@@ -107,7 +107,7 @@ def test_a_wheel_holds_everything_and_works(checkout: Path, environment: Path, t
         "schemas/knowledge.schema.json",
         "agent/bootstrap/sitecustomize.py",
         "schemas/verify.schema.json",
-        "verify/compare/environment_rules.json",
+        "verify/categories/environment_rules.json",
         "schemas/study-1.schema.json",
         "study/templates/cpu.toml",
         "study/templates/methods.txt",
