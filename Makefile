@@ -107,7 +107,7 @@ lint: $(VENV)/.lint ## Check style, types, the walls between the rooms, and thei
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-cache >build/imports.txt || { cat build/imports.txt; exit 1; }
+	@mkdir -p build && { $(BIN)/lint-imports --no-cache >build/imports.txt || { cat build/imports.txt; exit 1; }; }
 	@$(BIN)/clang-format --dry-run --Werror $(filter-out CMakeLists.txt,$(NATIVE))
 	@$(BIN)/codespell -D - -D tests/docs/words.txt README.md CONTRIBUTING.md SECURITY.md profiles/README.md docs .github
 	@$(BIN)/codespell --builtin en-GB_to_en-US --skip '*/_shim/*,*.wandb,*.pkl' reprokit native tests benchmarks examples profiles
