@@ -65,13 +65,11 @@ class Closing:
         run: RunFile,
         ended: ExitStatus,
         interrupted: Callable[[], bool] = lambda: False,
-        *,
-        is_full: bool = False,
     ) -> None:
         self.plan, self.path, self.run, self.interrupted = plan, path, run, interrupted
         self.ended = ended  # the exit status that counts
         self.goes_on = False  # whether a program of the run outlives the command, and may still request entropy
-        self.disk_is_full = is_full
+        self.disk_is_full = False
         self.is_over = False  # whether nobody writes metrics, trail and console any more
         self.user_commands: list[UserCommands] = []  # those that ran beside the training
         self.failure: ReprokitError | None = None  # raised once the run is closed
