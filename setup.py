@@ -26,7 +26,31 @@ ARTIFACTS_HEADER = "artifacts/compare.h"
 TRAIL_SOURCES = ("trail/kernel.cu", "trail/digest.h")  # compiled where a training uses a GPU
 INTERFACE = "interface.py"
 ARTIFACTS_INTERFACE = "artifacts_interface.py"
+ERRORS = "docs/errors.md"  # for reprokit help
 PROFILE_SUFFIXES = {".toml", ".json", ".md"}
+
+
+TARGET = os.environ.get("REPROKIT_TARGET", "")  # x86_64 or aarch64: built for it by PyPI's ziglang, wherever this runs
+TARGET_GLIBC = "2.28"  # what it then asks for at most: Debian 10, RHEL 8
+
+
+def target_options() -> list[str]:
+    """The options of CMake with which zig compiles for another machine, or another glibc, than those here."""
+    if not TARGET:
+        return []
+    try:
+        import ziglang
+    except ImportError:
+        raise SystemExit("reprokit: REPROKIT_TARGET needs a compiler: pip install ziglang") from None
+    zig = Path(ziglang.__file__).with_name("zig")
+    return [
+        f"-DCMAKE_C_COMPILER={zig};cc;-target;{TARGET}-linux-gnu.{TARGET_GLIBC}",
+        f"-DREPROKIT_LINKER={zig};ld.lld",
+        "-DCMAKE_SHARED_LINKER_FLAGS=-s",  # zig adds what debuggers read
+        "-DCMAKE_MODULE_LINKER_FLAGS=-s",
+        "-DCMAKE_SYSTEM_NAME=Linux",
+        f"-DCMAKE_SYSTEM_PROCESSOR={TARGET}",
+    ]
 
 
 def shim_is_supported() -> bool:
@@ -98,15 +122,16 @@ class BuildShim(Command):
             link_profiles(self.package / "profiles")
         else:
             copy_profiles(self.package / "profiles")
+            shutil.copyfile(ROOT / ERRORS, self.package / "errors.md")  # a checkout has it in docs
 
     def build_shim(self, target: Path) -> None:
-        work = Path(str(self.build_temp)).resolve() / "shim"
+        work = Path(str(self.build_temp)).resolve() / (f"shim-{TARGET}" if TARGET else "shim")
         work.mkdir(parents=True, exist_ok=True)
         cmake = find_cmake()
         headers = python_headers()
         if not headers:
             self.warn(f"no Python.h: {STEP} is left out, and small trainings cost more")
-        options = ["-DCMAKE_BUILD_TYPE=Release", f"-DREPROKIT_PYTHON_INCLUDE={headers}"]
+        options = ["-DCMAKE_BUILD_TYPE=Release", f"-DREPROKIT_PYTHON_INCLUDE={headers}", *target_options()]
         subprocess.run([cmake, "-S", str(ROOT), "-B", str(work), *options], check=True)
         subprocess.run([cmake, "--build", str(work), "--config", "Release"], check=True)
         sources = [ROOT / "native" / name for name in TRAIL_SOURCES]
@@ -114,13 +139,13 @@ class BuildShim(Command):
 
     def get_source_files(self) -> list[str]:
         native = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "native").rglob("*.[ch]*"))
-        return ["CMakeLists.txt", *native, *(f"profiles/{name}" for name in profile_names())]
+        return ["CMakeLists.txt", ERRORS, *native, *(f"profiles/{name}" for name in profile_names())]
 
     def get_outputs(self) -> list[str]:
         built = (*libraries(), "kernel.cu", "digest.h") if is_built() else ()
         files = (*built, HEADER, "compare.h", INTERFACE, ARTIFACTS_INTERFACE)
         names = [f"_shim/{name}" for name in files] + [f"profiles/{name}" for name in profile_names()]
-        return [str(self.package / name) for name in names]
+        return [str(self.package / name) for name in (*names, *([] if self.editable_mode else ["errors.md"]))]
 
     def get_output_mapping(self) -> dict[str, str]:
         return {}
@@ -183,7 +208,7 @@ class PlatformWheel(bdist_wheel):
 
     def get_tag(self) -> tuple[str, str, str]:
         _, _, system = super().get_tag()
-        return ("py3", "none", system if is_built() else "any")
+        return ("py3", "none", (f"linux_{TARGET}" if TARGET else system) if is_built() else "any")
 
 
 def shared_files() -> list[tuple[str, list[str]]]:

@@ -1,8 +1,9 @@
 """python -m benchmarks [NAME...]
 
-capture, clock, collectives, diff, ledger, locate, orders, patches, profile, recording, requests, resume, startup,
-supervisor, tensors, throughput, trail, training, trees; or all of these. And paper, alone: the paper's trainings in its
-setups, 512 runs in some 45 minutes, which go on where they stopped.
+boosting, calls, capture, clock, collectives, device, diff, ledger, locate, orders, patches, profile, recording,
+requests, resume, seek, startup, supervisor, tensors, throughput, trail, training, trees; or all of these. Alone:
+reading, which records a million steps first, and paper: the paper's trainings in its setups, 512 runs in some 45
+minutes, which go on where they stopped.
 """
 
 from __future__ import annotations
@@ -10,18 +11,23 @@ from __future__ import annotations
 import argparse
 
 from benchmarks import (
+    boosting,
+    calls,
     capture,
     clock,
     collectives,
+    device,
     diff,
     ledger,
     locate,
     orders,
     patches,
     profiling,
+    reading,
     recording,
     requests,
     resume,
+    seek,
     startup,
     supervisor,
     tensors,
@@ -34,9 +40,12 @@ from benchmarks.measure import machine
 from benchmarks.paper import measure as paper
 
 BENCHMARKS = {
+    "boosting": boosting.main,
+    "calls": calls.main,
     "capture": capture.main,
     "clock": clock.main,
     "collectives": collectives.main,
+    "device": device.main,
     "ledger": ledger.main,
     "locate": locate.main,
     "orders": orders.main,
@@ -45,6 +54,7 @@ BENCHMARKS = {
     "recording": recording.main,
     "requests": requests.main,
     "resume": resume.main,
+    "seek": seek.main,
     "startup": startup.main,
     "supervisor": supervisor.main,
     "tensors": tensors.main,
@@ -58,11 +68,11 @@ BENCHMARKS = {
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "names", nargs="*", choices=[[], "diff", *BENCHMARKS, "paper"], help="which ones: all by default"
+        "names", nargs="*", choices=[[], "diff", *BENCHMARKS, "reading", "paper"], help="which ones: all by default"
     )
     parser.add_argument("--runs", type=int, default=16, help="of each side, in turn (default 16)")
     parser.add_argument("--size", type=int, default=2 << 30, help="bytes of the files of diff (default 2 GiB)")
-    parser.add_argument("--quick", action="store_true", help="of paper only one pair of each setup")
+    parser.add_argument("--quick", action="store_true", help="of paper only one pair of each setup, of reading 1 %%")
     parser.add_argument("--tables", action="store_true", help="of paper only the tables of what was measured so far")
     options = parser.parse_args()
     print(machine())
@@ -70,6 +80,8 @@ def main() -> None:
         print(f"\n== {name}")
         if name == "diff":
             diff.main(options.runs, options.size)
+        elif name == "reading":
+            reading.main(min(options.runs, 3), 0.01 if options.quick else 1)
         elif name == "paper":
             paper.main(options.quick, options.tables)
         else:

@@ -1,9 +1,11 @@
 """What a capture costs the steps of one training, with and without it in turn: the same model in the same memory.
 
-    reprokit run --on-nan capture -- python -m benchmarks.capture_in_turn KIND [PAIRS]
+    reprokit run --on-nan capture -- python -m benchmarks.capture_in_turn KIND [ROUNDS]
 
 Processes differ by more than a capture costs, as their memory lies otherwise, and so do minutes. Here a few steps are
-made as the framework has them, and a few as they are when captured, and the other way round, again and again.
+made as the framework has them, and a few as they are when captured, in changing order, again and again. What counts is
+the time of all processors. Two floors, of PyTorch: bare steps that test all gradients by one compiled call and compare
+the generators' states with copies; and our wrappers around PyTorch's functions, with handlers that do nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ import argparse
 import contextlib
 import gc
 import itertools
-import random
 import statistics
 import sys
 import time
@@ -22,9 +23,10 @@ from typing import Any, Protocol
 
 from benchmarks.capture_training import FEW, SAMPLES, functions, keep_memory, keras_layers, large, start_tensorflow
 
-PAIRS = 500
+ROUNDS = 400
+BARE, CAPTURED, FLOOR, WRAPPERS = "bare", "captured", "floor", "wrappers"
 WARM = 2  # steps of a row that do not count
-CAPTURED = "_reprokit_captures"  # marks what stands in the place of a function of TensorFlow's or Keras'
+MARK = "_reprokit_captures"  # of what stands in the place of a function of TensorFlow's or Keras'
 
 Wrapped = tuple[type, str, Any]
 
@@ -33,55 +35,56 @@ class Training(Protocol):
     """A training in this process, whose capture can be taken away and put back between its steps."""
 
     row: int  # steps
+    sides: tuple[str, ...]
 
-    def use(self, captures: bool) -> None:
-        """Have the steps from now on captured, or not."""
+    def use(self, side: str) -> None:
+        """Take the steps from now on as this side takes them."""
 
     def train(self, stepped: Callable[[], object]) -> None:
         """Make steps until what is called behind each raises Done."""
 
 
 class Done(Exception):
-    """All pairs have been taken."""
+    """All rounds have been taken."""
 
 
-class Pairs:
-    """Rows of steps, one with the capture and one without it, and which of them is the first changes."""
+class Rounds:
+    """Rows of steps, one of each side in a round, and which of them is the first changes."""
 
-    def __init__(self, training: Training, pairs: int) -> None:
-        self._training = training
-        self._wanted = 2 * pairs
+    def __init__(self, training: Training, rounds: int) -> None:
+        self._training, self._sides = training, training.sides
+        self._wanted = len(self._sides) * rounds
         self._row: list[float] = []
-        self._rows: dict[bool, list[float]] = {False: [], True: []}
+        self._rows: dict[str, list[float]] = {side: [] for side in self._sides}
         self._use()
 
     def _use(self) -> None:
-        count = sum(map(len, self._rows.values()))
+        count, of = sum(map(len, self._rows.values())), len(self._sides)
         if count == self._wanted:
             raise Done
-        self._captures = count % 4 in (1, 2)
-        self._training.use(self._captures)
-        self._began = time.perf_counter()
+        self._side = self._sides[(count + count // of) % of]
+        self._training.use(self._side)
+        self._began = time.process_time()
 
     def stepped(self) -> None:
         """A step is done."""
-        self._row.append(1e6 * (time.perf_counter() - self._began))
+        self._row.append(1e6 * (time.process_time() - self._began))
         if len(self._row) == self._training.row:
-            self._rows[self._captures].append(statistics.median(self._row[WARM:]))
+            self._rows[self._side].append(statistics.median(self._row[WARM:]))
             self._row = []
             self._use()
-        self._began = time.perf_counter()
+        self._began = time.process_time()
 
     def told(self) -> str:
-        """What a captured step takes longer than one beside it."""
-        bare, captured = self._rows[False], self._rows[True]
-        added = [one - other for one, other in zip(captured, bare, strict=True)]
-        middle, of = statistics.median(added), statistics.median(bare) / 100
-        drawn = sorted(statistics.median(random.choices(added, k=len(added))) for _ in range(400))  # a bootstrap
-        return (
-            f"bare {100 * of:.0f} us, captured + {middle:.1f} us, {middle / of:.2f} % "
-            f"(95 %: {drawn[9] / of:.2f} to {drawn[-10] / of:.2f}; {len(added)} pairs)"
-        )
+        """What a step of each other side takes longer than a bare one beside it, with the middle half."""
+        bare = self._rows[BARE]
+        of = statistics.median(bare) / 100
+        told = [f"bare {100 * of:.0f} us"]
+        for side in self._sides[1:]:
+            added = [one - other for one, other in zip(self._rows[side], bare, strict=True)]
+            low, middle, high = statistics.quantiles(added, n=4)
+            told.append(f"{side} + {middle:.1f} us, {middle / of:.2f} % ({low / of:.2f} to {high / of:.2f})")
+        return f"{'; '.join(told)}; {len(bare)} rounds"
 
 
 def capture_of(name: str) -> Any:
@@ -92,8 +95,14 @@ def capture_of(name: str) -> Any:
     return found[0]
 
 
+def _do_nothing(_event: object) -> None:
+    """Handle an event."""
+
+
 class PyTorch:
     """A loop of a script's own."""
+
+    sides = (BARE, CAPTURED, FLOOR, WRAPPERS)
 
     def __init__(self, kind: str) -> None:
         import torch
@@ -114,15 +123,26 @@ class PyTorch:
         )
         self._batches = itertools.chain.from_iterable(itertools.repeat(loader))
         self._watch = capture_of("TorchCapture")
+        self._is_floor = False
+        self._parameters = list(self._model.parameters())
+        self._states = capture_of("RandomStates")
+        self._events = self._watch._hooks.events
+        self._handlers = {name: pairs for name, pairs in vars(self._events).items() if type(pairs) is tuple and pairs}
+        self._handlers.pop("_listeners")
+        self._at_once = self._watch._training.tests.at_once
         wrapped = [(torch.autograd, "backward"), (torch.optim.Adam, "step"), (_BaseDataLoaderIter, "__next__")]
-        wrapped += [(torch.nn.Module, "__call__"), (_BaseDataLoaderIter, "_next_index")]
+        wrapped += [(torch.nn.Module, "__call__"), (_BaseDataLoaderIter, "__init__"), (DataLoader, "__iter__")]
         self._wrapped = [(owner, name, vars(owner)[name]) for owner, name in wrapped]
 
-    def use(self, captures: bool) -> None:
-        """Have the steps from now on captured, or not."""
+    def use(self, side: str) -> None:
+        """Take the steps from now on as this side takes them."""
+        captures, self._is_floor = side == CAPTURED, side == FLOOR
         held = self._watch._training.threads.step
         for owner, name, ours in self._wrapped:
-            setattr(owner, name, ours if captures else ours.__wrapped__)
+            setattr(owner, name, ours if captures or side == WRAPPERS else ours.__wrapped__)
+        for name, pairs in self._handlers.items():
+            idle = tuple((failed, _do_nothing) for failed, _ in pairs)
+            setattr(self._events, name, idle if side == WRAPPERS else pairs)
         if captures:
             held.end(None)
         held.armed = captures
@@ -132,6 +152,9 @@ class PyTorch:
         for a, b in self._batches:
             self._optimizer.zero_grad()
             self._loss(self._model(a), b).backward()
+            if self._is_floor:
+                self._at_once([parameter.grad for parameter in self._parameters])
+                self._states.keep()
             self._optimizer.step()
             stepped()
 
@@ -140,17 +163,18 @@ class TensorFlow:
     """A custom loop by two functions that update the same variables."""
 
     row = 20
+    sides: tuple[str, ...] = (BARE, CAPTURED)
 
     def __init__(self, kind: str) -> None:
         tf = start_tensorflow()
         capture_of("TensorFlowCapture")
         make = self._begin(tf, kind)
         self._wrapped = captured_methods()
-        self._functions: dict[bool, Callable[..., Any]] = {}
-        for captures in (False, True):
-            self.use(captures)
-            self._functions[captures] = make()
-            self.use(captures)
+        self._functions: dict[str, Callable[..., Any]] = {}
+        for side in self.sides:
+            self.use(side)
+            self._functions[side] = make()
+            self.use(side)
             self._try()
 
     def _begin(self, tf: Any, _kind: str) -> Callable[[], Any]:
@@ -163,11 +187,11 @@ class TensorFlow:
         assert self._function is not None
         self._function(*next(iter(self._batches)))
 
-    def use(self, captures: bool) -> None:
-        """Have the steps from now on captured, or not."""
+    def use(self, side: str) -> None:
+        """Take the steps from now on as this side takes them."""
         for owner, name, ours in self._wrapped:
-            setattr(owner, name, ours if captures else ours.__wrapped__)
-        self._function = self._functions.get(captures)
+            setattr(owner, name, ours if side == CAPTURED else ours.__wrapped__)
+        self._function = self._functions.get(side)
 
     def train(self, stepped: Callable[[], object]) -> None:
         """Make steps until what is called behind each raises Done."""
@@ -193,9 +217,9 @@ class Keras(TensorFlow):
     def _try(self) -> None:
         self._model.fit(*[part[:128] for part in self._data], batch_size=64, verbose=0)
 
-    def use(self, captures: bool) -> None:
-        """Have the steps from now on captured, or not."""
-        super().use(captures)
+    def use(self, side: str) -> None:
+        """Take the steps from now on as this side takes them."""
+        super().use(side)
         self._model.train_function = self._function
 
     def train(self, stepped: Callable[[], object]) -> None:
@@ -210,7 +234,7 @@ def captured_methods() -> list[Wrapped]:
     functions = [
         (one, name, value) for one in classes for name, value in vars(one).items() if type(value) is FunctionType
     ]
-    return [(owner, name, value) for owner, name, value in functions if hasattr(value, CAPTURED)]
+    return [(owner, name, value) for owner, name, value in functions if hasattr(value, MARK)]
 
 
 KINDS: dict[str, Callable[[str], Training]] = {
@@ -220,11 +244,11 @@ KINDS: dict[str, Callable[[str], Training]] = {
 }
 
 
-def main(kind: str, pairs: int) -> None:
-    """All pairs of one kind."""
+def main(kind: str, rounds: int) -> None:
+    """All rounds of one kind."""
     keep_memory()
     training = KINDS[kind](kind)
-    taken = Pairs(training, pairs)
+    taken = Rounds(training, rounds)
     with contextlib.suppress(Done):
         training.train(taken.stepped)
     print(f"{kind}: {taken.told()}")
@@ -233,5 +257,5 @@ def main(kind: str, pairs: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.capture_in_turn")
     parser.add_argument("kind", choices=list(KINDS))
-    parser.add_argument("pairs", type=int, nargs="?", default=PAIRS)
+    parser.add_argument("rounds", type=int, nargs="?", default=ROUNDS)
     main(**vars(parser.parse_args()))

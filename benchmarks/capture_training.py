@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-BLOCK = {"large": 8, "cnn": 16, "gpu": 8, "keras-cnn-graph": 16, "keras-cnn-xla": 16}  # steps that count
+BLOCK = {"large": 8, "cnn": 16, "keras-cnn-graph": 16, "keras-cnn-xla": 16}  # steps that count
+BLOCK |= dict.fromkeys(("gpu", "gpu-mlp", "gpu-transformer"), 8)
 LONG_BLOCK = 64  # of what is quick
 WARM = 4  # of a block that do not
 SAMPLES, FEW = 64, 40  # of a batch, and of the large model's
@@ -49,6 +50,16 @@ def on_gpu() -> tuple[Any, Any]:
     return model.cuda(), x.cuda()
 
 
+def transformer() -> tuple[Any, Any]:
+    """Four layers over 64 tokens."""
+    import torch
+    from torch import nn
+
+    layer = nn.TransformerEncoderLayer(256, 8, 1024, dropout=0.1, batch_first=True)
+    model = nn.Sequential(nn.Linear(64, 256), nn.TransformerEncoder(layer, 4), nn.Flatten(), nn.Linear(64 * 256, 10))
+    return model, torch.randn(1024, 64, 64)
+
+
 def torch_steps(kind: str) -> Iterator[None]:
     """One step after the other, without end."""
     import torch
@@ -60,15 +71,18 @@ def torch_steps(kind: str) -> Iterator[None]:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     torch.autograd.set_detect_anomaly(is_checked())
-    model, x = {"large": large, "cnn": cnn, "mlp": mlp, "gpu": on_gpu}[kind]()
+    models = {"large": large, "cnn": cnn, "mlp": mlp, "gpu": on_gpu, "gpu-mlp": mlp, "gpu-transformer": transformer}
+    model, x = models[kind]()
+    device = "cuda" if kind.startswith("gpu") else "cpu"
+    model.to(device)
     optimizer = torch.optim.Adam(model.parameters())
     data = TensorDataset(x, torch.randint(0, 10, (len(x),), device=x.device))
     loader = DataLoader(data, FEW if kind == "large" else SAMPLES, shuffle=True)
     for step, (a, b) in enumerate(itertools.chain.from_iterable(itertools.repeat(loader)), 1):
         optimizer.zero_grad()
-        cross_entropy(model(a), b).backward()
+        cross_entropy(model(a.to(device)), b.to(device)).backward()
         optimizer.step()
-        if not x.is_cuda:
+        if device == "cpu":
             yield
         elif step % TOGETHER == 0:
             torch.cuda.synchronize()

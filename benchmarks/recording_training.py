@@ -11,8 +11,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 KINDS = {  # sizes of the layers, samples, samples a batch
+    "0.3 ms": ((32, 16, 10), 2048, 16),
     "1.0 ms": ((64, 128, 128, 10), 4096, 64),
     "2.5 ms": ((64, 256, 256, 256, 10), 8192, 128),
+    "6 ms": ((128, 512, 512, 10), 4096, 256),
+    "33 ms": ((256, 1024, 1024, 1024, 10), 4096, 256),
     "8 steps an epoch": ((64, 128, 128, 10), 512, 64),
 }
 

@@ -1,15 +1,19 @@
-"""How much later a command begins under reprokit (target: at most 100 ms), and how long the end takes."""
+"""When a command begins under reprokit (target: at most 100 ms later), how long its end takes, what both cost."""
 
 from __future__ import annotations
 
+import compileall
+import resource
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from benchmarks.measure import REPROKIT, Sides, in_turn, scratch, show
+from reprokit.run.environment import agent_directory
 
 
 def begin_and_end(command: Sequence[str], directory: Path) -> tuple[float, float]:
@@ -37,7 +41,50 @@ def ends_of_a_command(runs: int) -> None:
         show({side: [pair[part] for pair in pairs[1:]] for side, pairs in times.items()}, "ms", "bare")
 
 
+PROCESSES = 8
+# What the launcher cannot do without: an interpreter, and the libraries of its command line and its files.
+FLOOR = "import click, msgspec\n@click.command()\ndef program(): pass\nprogram()"
+
+
+def processor_milliseconds(command: Sequence[str], directory: Path) -> float:
+    """Processor time of a command and of all that it waits for, in milliseconds."""
+
+    def used() -> float:
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return 1000 * (usage.ru_utime + usage.ru_stime)
+
+    before = used()
+    subprocess.run(command, cwd=directory, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return used() - before
+
+
+def processor_times(runs: int) -> None:
+    """Print what a recorded program costs that does nothing, and each Python process in a recording."""
+    compileall.compile_dir(agent_directory(), quiet=2)  # as an installer does
+    python = [sys.executable, "-c", "pass"]
+    several = ["sh", "-c", "; ".join([" ".join(python)] * PROCESSES)]
+    record = [REPROKIT, "record", "--"]
+    commands = {
+        "python -c pass": python,
+        "floor": [sys.executable, "-c", FLOOR],
+        "record": [*record, "true"],
+        "record sh": [*record, "sh", "-c", ":"],
+        f"record {PROCESSES} x python": [*record, *several],
+    }
+    with scratch() as name:
+        sides: dict[str, Callable[[], float]] = {
+            side: partial(processor_milliseconds, command, Path(name)) for side, command in commands.items()
+        }
+        results = in_turn(sides, runs)
+    print("processor time")
+    show(results, "ms", "floor")
+    *_, empty, full = results.values()
+    added = [(b - a) / PROCESSES - c for a, b, c in zip(empty, full, results["python -c pass"], strict=True)]
+    print(f"  each Python process: {statistics.median(added):+.1f} ms ({min(added):+.1f} to {max(added):+.1f})")
+
+
 def main(runs: int) -> None:
+    processor_times(runs)
     ends_of_a_command(runs)
     print("python -c pass, as a whole")
     with scratch() as name:

@@ -9,6 +9,7 @@ from typing import Any
 from click.testing import CliRunner
 from mkdocs.structure.files import File, Files
 
+from reprokit.cli.help import warnings
 from reprokit.cli.main import reprokit
 
 ROOT = Path(__file__).parents[1]
@@ -18,6 +19,7 @@ OUTSIDE = {
     **{str(path.relative_to(ROOT)): f"schemas/{path.name}" for path in (ROOT / "reprokit" / "schemas").glob("*.json")},
 }
 HELP = re.compile(r"^<!-- help: (.+) -->$", re.MULTILINE)
+WARNINGS = "<!-- warnings -->"
 NESTED = re.compile(r"(?:(?<=\n\n) {2,3}(?=\S)|^ {2,3}(?=- |\d+\. ))", re.MULTILINE)
 
 
@@ -43,6 +45,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         markdown = markdown.replace(f"]({to_root}docs/", "](")
     for source, target in OUTSIDE.items():
         markdown = markdown.replace(f"]({to_root}{source}", f"]({up}{target}")
+    if WARNINGS in markdown:
+        rows = (f"| `{code}` | {words} |" for code, words in warnings().items())
+        markdown = markdown.replace(WARNINGS, "\n".join(["| code | meaning |", "| --- | --- |", *rows]))
     markdown = NESTED.sub("    ", markdown)  # GitHub asks for two columns, Python-Markdown for four
     return HELP.sub(lambda found: f"```text\n$ reprokit {found[1]} --help\n{help_text(found[1])}```", markdown)
 

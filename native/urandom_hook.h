@@ -30,9 +30,10 @@ enum rk_mode { RK_MODE_RECORD = 1, RK_MODE_REPLAY = 2 };
 
 /* How a replay answers a request that the random profile lacks. */
 enum rk_policy {
-    RK_POLICY_STRICT = 1, /* stop the process: exit status 125 */
-    RK_POLICY_DERIVE = 2, /* ChaCha20 under the profile's key, the identity and a counter */
-    RK_POLICY_LIVE = 3    /* real bytes */
+    RK_POLICY_STRICT = 1,  /* stop the process: exit status 125 */
+    RK_POLICY_DERIVE = 2,  /* ChaCha20 under the profile's key, the identity and a counter */
+    RK_POLICY_LIVE = 3,    /* real bytes */
+    RK_POLICY_CONTINUE = 4 /* real bytes, recorded behind what the profile holds: reprokit continue */
 };
 
 /* Where a request came from. */
@@ -301,6 +302,7 @@ struct rk_console_record {
 uint32_t reprokit_abi(void);
 /* A 64-bit check of n bytes; detects damage, is no defense against forgery. */
 uint64_t reprokit_check(const void *data, uint64_t n, uint64_t seed);
+uint64_t reprokit_first_wrong(const void *records, uint64_t count, uint64_t size, uint64_t first);
 /* Copies the identity of the calling process and thread, NUL-terminated and cut to size bytes.
  * Returns 1 in a run, else 0 and an empty text. */
 int reprokit_process_identity(char *text, uint64_t size);

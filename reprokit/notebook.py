@@ -13,9 +13,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reprokit.core.printable import printable
+
+if TYPE_CHECKING:
+    from reprokit.verify.comparison import Comparison
 
 LONGEST = 400  # characters of one text
 MAX_ROWS = 100
@@ -72,16 +75,21 @@ def verify(left: str | Path, right: str | Path) -> View:
     """Return whether two runs agree, bit for bit."""
     from reprokit.cli.ignores import IgnoreRequest
     from reprokit.verify.runs import compare, require_whole
-    from reprokit.verify.show.comparison import causes, document, rows
-    from reprokit.verify.verdict import verdict_line
 
     paths = _path(left), _path(right)
     for path in paths:
         require_whole(path)
-    comparison = compare(*paths, ignores=IgnoreRequest().ignores())
+    return comparison_view(compare(*paths, ignores=IgnoreRequest().ignores()))
+
+
+def comparison_view(comparison: Comparison) -> View:
+    """Return what a comparison of two runs found."""
+    from reprokit.verify.show.comparison import causes, document, rows
+    from reprokit.verify.verdict import verdict_line
+
     listed = [("likely cause", "information", text) for text in causes(comparison)]
     listed += [(row.name, row.verdict.value, row.text) for row in rows(comparison, every_leaf=False)]
-    notes = [f"{side}: {path}" for side, path in zip(("left", "right"), paths, strict=True)]
+    notes = [f"left: {comparison.left.path}", f"right: {comparison.right.path}"]
     notes += [f"note: {note}" for note in comparison.notes]
     notes += [f"ignored: {use}" for use in comparison.ignores]
     color = _COLORS[comparison.verdict.value]

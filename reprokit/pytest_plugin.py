@@ -98,10 +98,10 @@ def _is_outer(item: pytest.Item) -> bool:
 
 
 def _judge(item: pytest.Function) -> None:
-    """Record, replay and compare the test; fail with the differences."""
+    """Record, replay and compare the test; fail with the differences, skip it if there is nothing to compare."""
     from reprokit.core.errors import ReprokitError
     from reprokit.core.printable import bounded
-    from reprokit.gate.results import FAILED
+    from reprokit.gate.results import FAILED, NOTHING_COMPARED
 
     outcome = OUTCOMES[2]
     try:
@@ -110,6 +110,8 @@ def _judge(item: pytest.Function) -> None:
         if not unpassed:
             outcome = OUTCOMES[0]
             return
+        if all(case.name == NOTHING_COMPARED for case in unpassed):
+            pytest.skip(f"reprokit: {unpassed[0].message}")
         outcome = OUTCOMES[1] if all(case.outcome == FAILED for case in unpassed) else OUTCOMES[2]
         lines = bounded((f"{case.suite}: {case.name}: {case.message}" for case in unpassed), SHOWN)
         runs = [f"run: {run}" for run in judged.runs]

@@ -48,6 +48,7 @@ def test_keras(reprokit: Reprokit) -> None:
     reproduces(reprokit, seeding, "keras_lstm.py")
 
 
+@pytest.mark.slow
 def test_a_seed_from_the_clock_in_native_code_is_told(reprokit: Reprokit) -> None:
     script = str(TRAININGS / "native_clock.py")
     recorded = reprokit.run("record", "--no-calendar", "-o", "recorded", "--", sys.executable, script)

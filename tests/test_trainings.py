@@ -81,10 +81,19 @@ CASES = [
         id="tf-function",
         marks=[pytest.mark.tensorflow, pytest.mark.extended],
     ),
-    pytest.param(script("xgboost_digits.py"), id="xgboost", marks=pytest.mark.xgboost),
+    pytest.param(script("numpy_unseeded.py", printed=False), id="numpy"),
+    pytest.param(script("xgboost_digits.py"), id="xgboost", marks=[pytest.mark.xgboost, pytest.mark.slow]),
     pytest.param(script("jax_dropout.py"), id="jax", marks=pytest.mark.slow),
     pytest.param(
         script("pytorch_cuda.py", all_exact=False), id="pytorch-cuda", marks=[pytest.mark.gpu, pytest.mark.torch]
+    ),
+    *(
+        pytest.param(
+            script("pytorch_cuda_kinds.py", kind, all_exact=False),
+            id=f"pytorch-cuda-{kind}",
+            marks=[pytest.mark.gpu, pytest.mark.torch],
+        )
+        for kind in ("mixed", "compiled", "graphed", "ddp", "fsdp")
     ),
 ]
 

@@ -62,7 +62,7 @@ class Table:
 
     name: str
     steps: list[dict[str, int]] = field(default_factory=list)
-    tensors: list[tuple[str, str, list[int]]] = field(default_factory=list)
+    tensors: list[tuple[Any, ...]] = field(default_factory=list)  # name, dtype, shape, and placement if it has one
     kept: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)  # gradients, parameters of a step
     kind: str = "SGD"
     first: int = 0

@@ -48,13 +48,19 @@ __attribute__((constructor)) static void fill_tables(void) {
 }
 
 #ifdef __x86_64__
+#ifdef __clang__
+#define WITH_CRC32 "crc32" // a feature of its own there, which sse4.2 does not bring
+#else
+#define WITH_CRC32 "sse4.2"
+#endif
+
 static uint32_t shift_by_stretch(uint32_t crc) {
     return zero_shift[0][crc & 255] ^ zero_shift[1][crc >> 8 & 255] ^ zero_shift[2][crc >> 16 & 255] ^
            zero_shift[3][crc >> 24];
 }
 
-__attribute__((target("sse4.2"))) static uint32_t sum_by_instruction(uint32_t crc, const unsigned char *at,
-                                                                     size_t size) {
+__attribute__((target(WITH_CRC32))) static uint32_t sum_by_instruction(uint32_t crc, const unsigned char *at,
+                                                                       size_t size) {
     uint64_t wide = crc, word;
     for (; size >= 3 * STRETCH; at += 3 * STRETCH, size -= 3 * STRETCH) {
         uint64_t sums[3] = {wide, 0, 0};

@@ -32,6 +32,9 @@ PyDoc_STRVAR(
     "are not wanted.");
 PyDoc_STRVAR(changes_text, "changes(tensors)\n--\n\n"
                            "How often these tensors were changed in place, together.");
+PyDoc_STRVAR(note_changes_text,
+             "note_changes(event)\n--\n\n"
+             "Set `change_count` of the optimizer of an event to how often its parameters were changed.");
 PyDoc_STRVAR(same_text, "same(left, right)\n--\n\nWhether two lists have the same objects.");
 PyDoc_STRVAR(fold_text, "fold((plain, parameter, salts, salt_of), before, tensors)\n--\n\n"
                         "The digest so far, with that of these tensors of the classes `plain` and `parameter`; None\n"
@@ -63,9 +66,11 @@ PyDoc_STRVAR(number_text, "number(tensor)\n--\n\n"
 PyDoc_STRVAR(bytes_of_text, "bytes_of(tensor)\n--\n\n"
                             "The bytes of a tensor of the class that is described, or a parameter, as long as it\n"
                             "lives; None of one whose bytes are not all that it is, or do not lie here, in order.");
-PyDoc_STRVAR(loss_line_text, "loss_line(lines, guard, numbers, epoch, head, name, step, dtype, value)\n--\n\n"
-                             "Write the line of a loss where lines wait, if there is room and nobody else writes\n"
-                             "there: whether it did. `lines` is the address of their place, its used bytes and size.");
+PyDoc_STRVAR(loss_record_text,
+             "loss_record(records, guard, series, size, step, value)\n--\n\n"
+             "Write the record of a loss, a float of 4 or 8 bytes, if there is room and nobody else\n"
+             "writes there: whether it did. `records` is the address of their place, its used bytes,\n"
+             "size, and the number of lines.");
 
 PyDoc_STRVAR(ledger_put_text, "ledger_put(waiting, guard, entries, numbers)\n--\n\n"
                               "Put the samples of a step where they wait, if there is room and nobody else writes\n"
@@ -89,11 +94,26 @@ PyDoc_STRVAR(
     "values; None where one cannot be read in place. text_digest(others) gives that of the other values, unless\n"
     "`texts` has it.");
 PyDoc_STRVAR(random_states_text,
-             "random_states((modules, python, python_at, numpy, numpy_at, words_salt), gauss_offset)\n--\n\n"
-             "Copies of Python's state and its `gauss_next`, of NumPy's, and of the second normal number that NumPy's\n"
-             "RandomState has at this offset; None where the generators are not these, or one is not known.");
+             "random_states((modules, python, python_at, numpy, numpy_at, words_salt), gauss_offset, memory, before)\n"
+             "--\n\n"
+             "Copies of Python's state and its `gauss_next`, of NumPy's, of the second normal number that NumPy's\n"
+             "RandomState has at this offset, and of `memory`, an address (or 0) and a size. It gives `before`,\n"
+             "copies made earlier, if nothing has changed since; None where the generators are not these, or one is\n"
+             "not known.");
+
+PyDoc_STRVAR(tell_text,
+             "tell(skip, failed, handlers, event)\n--\n\n"
+             "Call the handlers of an event, each a pair of an error callback and a handler; `skip` if one of\n"
+             "them does. failed(callback, error, handler) gets the exception of one.");
+PyDoc_STRVAR(
+    gate_text,
+    "gate(original, wrapper, globals)\n--\n\n"
+    "A function that calls `wrapper`, or `original` (None: nothing) while it is closed (is_open), while\n"
+    "PyTorch compiles, as it says in `globals` (or None), or within itself on this thread (unless hears_nested).");
 
 static PyMethodDef methods[] = {
+    {"tell", rkp_tell, METH_VARARGS, tell_text},
+    {"gate", rkp_gate, METH_VARARGS, gate_text},
     {"use_exchange", rkp_use_exchange, METH_O, use_exchange_text},
     {"finite", rkp_are_finite, METH_VARARGS, finite_text},
     {"number", rkp_loss_number, METH_O, number_text},
@@ -101,6 +121,7 @@ static PyMethodDef methods[] = {
     {"layouts", rkp_layouts, METH_VARARGS, layouts_text},
     {"reduce", rkp_reduce, METH_VARARGS, reduce_text},
     {"changes", rkp_changes, METH_O, changes_text},
+    {"note_changes", rkp_note_changes, METH_O, note_changes_text},
     {"same", rkp_same, METH_VARARGS, same_text},
     {"fold", rkp_fold, METH_VARARGS, fold_text},
     {"trail_batch", rkp_trail_batch, METH_VARARGS, trail_batch_text},
@@ -108,7 +129,7 @@ static PyMethodDef methods[] = {
     {"trail_input", rkp_trail_input, METH_VARARGS, trail_input_text},
     {"random_states", rkp_random_states, METH_VARARGS, random_states_text},
     {"trail_step", rkp_trail_step, METH_VARARGS, trail_step_text},
-    {"loss_line", rkp_loss_line, METH_VARARGS, loss_line_text},
+    {"loss_record", rkp_loss_record, METH_VARARGS, loss_record_text},
     {"ledger_put", rkp_ledger_put, METH_VARARGS, ledger_put_text},
     {"words", rkp_words, METH_O, words_text},
     {"rows_with_values", rkp_rows_with_values, METH_VARARGS, rows_with_values_text},

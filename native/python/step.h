@@ -8,24 +8,25 @@
 #include <Python.h>
 #include <stdbool.h>
 
-#define NAMES(NAME)                      \
-    NAME(grad, "grad")                   \
-    NAME(is_cpu, "is_cpu")               \
-    NAME(is_contiguous, "is_contiguous") \
-    NAME(is_neg, "is_neg")               \
-    NAME(float32, "float32")             \
-    NAME(float64, "float64")             \
-    NAME(locked, "locked")               \
-    NAME(nbytes, "nbytes")               \
-    NAME(dtype, "dtype")                 \
-    NAME(shape, "shape")                 \
-    NAME(data_ptr, "data_ptr")           \
-    NAME(version, "_version")            \
-    NAME(random, "random")               \
-    NAME(gauss_next, "gauss_next")       \
-    NAME(inst, "_inst")                  \
-    NAME(mtrand, "numpy.random.mtrand")  \
-    NAME(rand, "_rand")                  \
+#define NAMES(NAME)                       \
+    NAME(grad, "grad")                    \
+    NAME(is_cpu, "is_cpu")                \
+    NAME(is_contiguous, "is_contiguous")  \
+    NAME(is_neg, "is_neg")                \
+    NAME(float32, "float32")              \
+    NAME(float64, "float64")              \
+    NAME(locked, "locked")                \
+    NAME(nbytes, "nbytes")                \
+    NAME(dtype, "dtype")                  \
+    NAME(shape, "shape")                  \
+    NAME(data_ptr, "data_ptr")            \
+    NAME(version, "_version")             \
+    NAME(random, "random")                \
+    NAME(gauss_next, "gauss_next")        \
+    NAME(inst, "_inst")                   \
+    NAME(mtrand, "numpy.random.mtrand")   \
+    NAME(rand, "_rand")                   \
+    NAME(compiling, "_is_compiling_flag") \
     NAME(bit_generator, "_bit_generator")
 #define DECLARE_NAME(name, text) extern PyObject *name_of_##name;
 NAMES(DECLARE_NAME)
@@ -95,6 +96,7 @@ bool rkp_fold_each(const struct classes *classes, const struct salts *salts, PyO
 PyObject *rkp_layouts(PyObject *module, PyObject *arguments);
 PyObject *rkp_reduce(PyObject *module, PyObject *arguments);
 PyObject *rkp_changes(PyObject *module, PyObject *tensors);
+PyObject *rkp_note_changes(PyObject *module, PyObject *event);
 PyObject *rkp_same(PyObject *module, PyObject *arguments);
 PyObject *rkp_fold(PyObject *module, PyObject *arguments);
 PyObject *rkp_trail_batch(PyObject *module, PyObject *arguments);
@@ -103,8 +105,12 @@ PyObject *rkp_trail_input(PyObject *module, PyObject *arguments);
 PyObject *rkp_random_states(PyObject *module, PyObject *arguments);
 PyObject *rkp_trail_step(PyObject *module, PyObject *arguments);
 
-/* line.c */
-PyObject *rkp_loss_line(PyObject *module, PyObject *arguments);
+/* number.c */
+PyObject *rkp_loss_record(PyObject *module, PyObject *arguments);
+
+/* events.c */
+PyObject *rkp_tell(PyObject *module, PyObject *arguments);
+PyObject *rkp_gate(PyObject *module, PyObject *arguments);
 
 /* ledger.c */
 PyObject *rkp_ledger_put(PyObject *module, PyObject *arguments);

@@ -16,6 +16,32 @@ PyObject *rkp_changes(PyObject *module, PyObject *tensors) {
     return PyErr_Occurred() ? NULL : PyLong_FromUnsignedLongLong(changes);
 }
 
+/* Adds the version counters of the parameters of a group; false if an exception is set. */
+static bool add_changes(PyObject *group, uint64_t *changes) {
+    PyObject *parameters = PyMapping_GetItemString(group, "params");
+    for (Py_ssize_t i = 0; parameters && PyList_Check(parameters) && i < PyList_Size(parameters); i++)
+        *changes += rkp_number(PyObject_GetAttr(PyList_GetItem(parameters, i), name_of_version));
+    Py_XDECREF(parameters);
+    return !PyErr_Occurred();
+}
+
+PyObject *rkp_note_changes(PyObject *module, PyObject *event) {
+    (void)module;
+    uint64_t changes = 0;
+    PyObject *record = PyObject_GetAttrString(event, "optimizer");
+    PyObject *groups = record ? PyObject_GetAttrString(record, "groups") : NULL, *number = NULL;
+    bool is_read = groups && PyList_Check(groups);
+    for (Py_ssize_t i = 0; is_read && i < PyList_Size(groups); i++)
+        is_read = add_changes(PyList_GetItem(groups, i), &changes);
+    if (is_read) number = PyLong_FromUnsignedLongLong(changes);
+    if (number) is_read = !PyObject_SetAttrString(record, "change_count", number);
+    Py_XDECREF(number);
+    Py_XDECREF(groups);
+    Py_XDECREF(record);
+    if (PyErr_Occurred()) return NULL;
+    return PyBool_FromLong(is_read);
+}
+
 /* Returns whether two lists have the same objects. */
 PyObject *rkp_same(PyObject *module, PyObject *arguments) {
     (void)module;
@@ -348,12 +374,20 @@ static PyObject *copied(uint64_t address, uint64_t size) {
     return Py_None;
 }
 
+/* Returns whether an item of a tuple has the bytes at an address; None stands for none. */
+static bool is_same_copy(PyObject *copies, Py_ssize_t at, uint64_t address, uint64_t size) {
+    PyObject *copy = PyTuple_GetItem(copies, at);
+    if (!copy || !PyBytes_Check(copy)) return copy == Py_None && !address;
+    return address && (uint64_t)PyBytes_Size(copy) == size &&
+           !memcmp(PyBytes_AsString(copy), (const void *)(uintptr_t)address, size);
+}
+
 PyObject *rkp_random_states(PyObject *module, PyObject *arguments) {
     (void)module;
-    PyObject *modules, *python, *numpy;
-    unsigned long long python_at, numpy_at, salt, offset;
-    if (!PyArg_ParseTuple(arguments, "(O!OKOKK)K", &PyDict_Type, &modules, &python, &python_at, &numpy, &numpy_at,
-                          &salt, &offset))
+    PyObject *modules, *python, *numpy, *before;
+    unsigned long long python_at, numpy_at, salt, offset, torch_at, torch_size;
+    if (!PyArg_ParseTuple(arguments, "(O!OKOKK)K(KK)O", &PyDict_Type, &modules, &python, &python_at, &numpy, &numpy_at,
+                          &salt, &offset, &torch_at, &torch_size, &before))
         return NULL;
     bool is_readable =
         python_at && (numpy == Py_None || (numpy_at && offset)) && are_generators_current(modules, python, numpy);
@@ -361,8 +395,18 @@ PyObject *rkp_random_states(PyObject *module, PyObject *arguments) {
     if (!is_readable || (state == NULL) != (numpy == Py_None)) Py_RETURN_NONE;
     PyObject *following = PyObject_GetAttr(python, name_of_gauss_next);
     if (!following) return NULL;
-    return Py_BuildValue("(NNNN)", copied(python_at, RKT_WORDS), following, copied(state ? numpy_at : 0, RKT_WORDS),
-                         copied(state ? (uint64_t)(uintptr_t)state + offset : 0, 16));
+    const struct {
+        uint64_t address, size;
+    } words = {state ? numpy_at : 0, RKT_WORDS}, gauss = {state ? (uint64_t)(uintptr_t)state + offset : 0, 16};
+    if (PyTuple_Check(before) && PyTuple_GetItem(before, 1) == following &&
+        is_same_copy(before, 0, python_at, RKT_WORDS) && is_same_copy(before, 2, words.address, words.size) &&
+        is_same_copy(before, 3, gauss.address, gauss.size) && is_same_copy(before, 4, torch_at, torch_size)) {
+        Py_DECREF(following);
+        Py_INCREF(before);
+        return before;
+    }
+    return Py_BuildValue("(NNNNN)", copied(python_at, RKT_WORDS), following, copied(words.address, words.size),
+                         copied(gauss.address, gauss.size), copied(torch_at, torch_size));
 }
 
 /* PyTorch's generator: memory that changes with it, the content seen last, and a function that copies its state. */

@@ -81,4 +81,16 @@ uint64_t rk_check_copied(const void *data, uint64_t n, uint64_t seed, const uint
     return finish(fold(lanes, seed ^ (n * K2)), copy, n % BLOCK);
 }
 
+/* Of records that begin with the low half of the check of their rest, seeded with their number, and 1 where that is 0.
+ */
+RK_EXPORT uint64_t reprokit_first_wrong(const void *records, uint64_t count, uint64_t size, uint64_t first) {
+    for (uint64_t i = 0; i < count; i++) {
+        const uint8_t *record = (const uint8_t *)records + i * size;
+        uint32_t expected = (uint32_t)rk_check(record + 4, size - 4, first + i), check = 0;
+        memcpy(&check, record, sizeof(check));
+        if (check != (expected ? expected : 1)) return i;
+    }
+    return count;
+}
+
 RK_EXPORT uint64_t reprokit_check(const void *data, uint64_t n, uint64_t seed) { return rk_check(data, n, seed); }

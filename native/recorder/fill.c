@@ -263,6 +263,7 @@ static void record_mismatch(struct rk_thread *thread, struct rk_stream *stream, 
 
 static ssize_t answer_unrecorded(struct rk_thread *thread, struct rk_stream *stream, struct rk_site *site,
                                  uint8_t source, void *buffer, size_t size, struct rk_real *real) {
+    if (rk_continues()) return answer_recorded(thread, stream, source, site->caller, buffer, size, real);
     bool runs_ahead = rk_runs_ahead(source);
     if (rk_plan.policy == RK_POLICY_STRICT && !runs_ahead) stop_strict_replay(thread, site->caller, size);
     enum rk_match match = rk_plan.policy == RK_POLICY_LIVE ? RK_MATCH_LIVE : RK_MATCH_DERIVED;
@@ -300,7 +301,8 @@ static ssize_t answer_replayed(struct rk_thread *thread, struct rk_stream *strea
     if (RK_UNLIKELY(!rk_replay_find(thread->identity, stream, source, caller, buffer, size, &given, &match)))
         return answer_unrecorded(thread, stream, site, source, buffer, size, real);
     count_answer(match, given);
-    if (RK_UNLIKELY(match != RK_MATCH_EXACT)) record_mismatch(thread, stream, site, source, match, size);
+    if (RK_UNLIKELY(match != RK_MATCH_EXACT) && !rk_continues())
+        record_mismatch(thread, stream, site, source, match, size);
     return (ssize_t)given;
 }
 

@@ -204,7 +204,7 @@ __attribute__((noinline)) static void keep(int directory, const char *path, cons
 void rk_before_change(int directory, const char *path, enum rk_change change) {
     struct stat status;
     int flags = change == RK_OPENED ? 0 : AT_SYMLINK_NOFOLLOW;
-    if (rk_plan.mode != RK_MODE_RECORD || !rk_plan.started) return;
+    if (!rk_records() || !rk_plan.started) return;
     if (rk_call(SYS_newfstatat, directory, (long)path, (long)&status, flags, 0, 0) != 0) return;
     if (RK_LIKELY(!is_of_start(&status)) || !kind_of(&status, change) || !is_first_look(&status)) return;
     struct rk_scratch *scratch = rk_take_scratch();

@@ -41,6 +41,8 @@ const struct rk_shared_file rk_shared_files[RK_SHARED_FILES] = {
     {RK_IN_RUN, "trail/%.@.new", O_RDWR | O_CREAT | O_TRUNC},
     {RK_IN_RUN, "trail/%-#.trail", O_RDWR},
     {RK_IN_RUN, "pending/@-#", O_RDWR | CREATE},
+    {RK_IN_RUN, "numbers/%-#.numbers", O_RDWR | CREATE},
+    {RK_IN_RUN, "numbers/%-#.numbers", O_RDWR},
     {RK_IN_RUN, "console/%-#.console", O_RDWR | CREATE},
     {RK_IN_RUN, "console/%-#.console", O_RDWR},
     {RK_IN_RUN, "evaluation/%-#.npy", O_WRONLY | CREATE},

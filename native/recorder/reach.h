@@ -15,7 +15,7 @@ struct rk_shared_file {
     int flags;
 };
 
-#define RK_SHARED_FILES 28
+#define RK_SHARED_FILES 30
 #define RK_SHIM_PLAN    0                                     /* the first of them */
 #define RK_MEANINGLESS  (O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW) /* flags that change nothing for a file of the run */
 #define RK_NO_REPLACE   1                                     /* RENAME_NOREPLACE */

@@ -54,7 +54,7 @@ static void write_head(struct rk_file *file, uint32_t incarnation) {
     struct rk_file head = {
         .magic = "RKENTROP",
         .format = RK_FORMAT,
-        .mode = rk_plan.mode,
+        .mode = rk_records() ? RK_MODE_RECORD : RK_MODE_REPLAY,
         .started_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec,
         .pid = (uint32_t)rk_process->pid,
         .incarnation = incarnation,
@@ -164,7 +164,7 @@ static int make_file(void) {
     memset(rk_process->windows, 0, sizeof(rk_process->windows)); /* set by a vfork child that was killed here */
     rk_process->window = 0;
     rk_process->in_slot = 0;
-    if (use_pool_slot()) return 0;
+    if (!rk_continues() && use_pool_slot()) return 0;
     char temporary[RK_RUN_PATH + 96];
     rk_file_path(temporary, sizeof(temporary), (uint32_t)rk_process->pid, ".new");
     int fd = rk_open(temporary, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);
@@ -175,6 +175,55 @@ static int make_file(void) {
     if (!error) error = link_under_free_name(temporary, file);
     rk_remove(temporary);
     if (!error) publish_file(file, file->incarnation);
+    return error;
+}
+
+/* Opens the file that the windows map: of a process with a slot, the file that follows the slot. */
+static int open_file(void) {
+    char path[RK_RUN_PATH + 96];
+    rk_file_path(path, sizeof(path), rk_process->incarnation, rk_process->in_slot ? RK_REST : ".entropy");
+    return rk_open(path, O_RDWR | O_NOFOLLOW | (rk_process->in_slot ? O_CREAT : 0), 0600);
+}
+
+/* Fills the file up to the end of a page with an unused chunk, behind which a new window begins. */
+static int end_page(int fd, uint64_t used, uint64_t end) {
+    struct rk_chunk unused = {.magic = RK_CHUNK_MAGIC, .size = (uint32_t)((end - used) / 64)};
+    unused.check = rk_check(&unused, offsetof(struct rk_chunk, check), 0);
+    if (used < end && rk_call(SYS_pwrite64, fd, (long)&unused, sizeof(unused), (long)used, 0, 0) != sizeof(unused))
+        return ENOSPC;
+    uint32_t next = 1 - rk_process->window;
+    rk_process->windows[next] = (struct rk_window){.offset = end};
+    __atomic_store_n(&rk_process->window, next, __ATOMIC_RELEASE);
+    return 0;
+}
+
+static int copy_chunks(int fd, uint64_t used) {
+    const uint8_t *profile = rk_process->profile;
+    for (uint64_t at = RK_HEAD; at < used;) {
+        uint64_t piece = used - at < LARGEST_WINDOW ? used - at : LARGEST_WINDOW;
+        long n = rk_call(SYS_pwrite64, fd, (long)(profile + at), (long)piece, (long)at, 0, 0);
+        if (n == -EINTR) continue;
+        if (n <= 0) return n ? (int)-n : ENOSPC;
+        rk_leave(profile + at, profile + at + n);
+        at += (uint64_t)n;
+    }
+    return 0;
+}
+
+/* Copies the recorded chunks, so that the file holds all that its process is given in both runs. */
+static int copy_recorded(void) {
+    uint64_t used = ((const struct rk_file *)rk_process->profile)->used, end = (used + PAGE - 1) & ~(PAGE - 1);
+    int fd = open_file(), error = 0;
+    if (fd < 0) return -fd;
+    if (used > rk_process->profile_size) error = EIO;
+    if (!error && end > capacity()) error = rk_reserve(fd, capacity(), end - capacity());
+    if (!error) error = copy_chunks(fd, used);
+    if (!error && end > capacity()) {
+        error = end_page(fd, used, end);
+        used = end;
+    }
+    rk_close(fd);
+    if (!error) __atomic_store_n(&rk_process->file->used, used, __ATOMIC_RELEASE);
     return error;
 }
 
@@ -191,19 +240,14 @@ bool rk_file_ready(void) {
             }
             if (error) rk_give_up(reason_of(error), error);
             if (rk_plan.mode == RK_MODE_REPLAY && !rk_process->profile) rk_profile_open();
+            error = rk_continues() && rk_process->file && rk_process->profile ? copy_recorded() : 0;
+            if (error) rk_give_up(reason_of(error), error);
             __atomic_store_n(&rk_process->opened, 1, __ATOMIC_RELEASE);
         }
         rk_unlock(&rk_process->lock);
         rk_restore_signals(before);
     }
     return rk_process->file && rk_process->file->gave_up == RK_REASON_NONE;
-}
-
-/* Opens the file that the windows map: of a process with a slot, the file that follows the slot. */
-static int open_file(void) {
-    char path[RK_RUN_PATH + 96];
-    rk_file_path(path, sizeof(path), rk_process->incarnation, rk_process->in_slot ? RK_REST : ".entropy");
-    return rk_open(path, O_RDWR | O_NOFOLLOW | (rk_process->in_slot ? O_CREAT : 0), 0600);
 }
 
 static int grow(uint64_t need, bool large) {
@@ -355,6 +399,10 @@ bool rk_stream_open(struct rk_stream *stream, const char *identity) {
     size_t length = strlen(identity);
     stream->id = rk_check(identity, length, 0);
     stream->size = FIRST_CHUNK;
+    if (rk_continues() && rk_replay_end(stream)) {
+        stream->opened = 1;
+        return rk_process->file->gave_up == RK_REASON_NONE;
+    }
     if (!rk_stream_room(stream, 1 + 1 + length + 4, NULL)) return false;
     uint8_t *at = rk_put(stream->at + 1, length, 1);
     memcpy(at, identity, length);

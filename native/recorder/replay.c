@@ -372,6 +372,17 @@ static bool open_reader(struct rk_stream *stream) {
     return reader->search == 1;
 }
 
+bool rk_replay_end(struct rk_stream *stream) {
+    struct rk_stream whole = {.id = stream->id};
+    struct event event;
+    if (!open_reader(&whole)) return false;
+    for (; read_record(&whole.reader, whole.id, &event, NULL); advance(&whole.reader, &event))
+        if (*event.record == RK_TAG_SITE) stream->sites++;
+    stream->previous = whole.reader.previous;
+    stream->ordinal = whole.reader.ordinal;
+    return true;
+}
+
 /* ---- exact ------------------------------------------------------------------------------------------ */
 
 /* Reads up to the next event of this stream that was neither withheld nor taken. */

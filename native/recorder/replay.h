@@ -19,6 +19,9 @@ static inline bool rk_runs_ahead(uint8_t source) {
 bool rk_replay_find(const char *thread, struct rk_stream *stream, uint8_t source, const void *caller, void *buffer,
                     uint64_t asked, uint64_t *given, enum rk_match *match);
 
+/* Lets what is recorded next come behind all of a recorded stream; false if there is none. */
+bool rk_replay_end(struct rk_stream *stream);
+
 /* Recorded reads of the clock: the next one, how to leave it behind, and one of a place behind it. */
 bool rk_moment_next(struct rk_stream *stream, int64_t last, struct rk_moment *moment);
 void rk_moment_pass(struct rk_stream *stream, const struct rk_moment *moment);

@@ -71,7 +71,7 @@ void rk_note_exec(const struct request *request) {
     static char path[WHOLE];
     static bool is_noted;
     bool at = request->number == SYS_execveat;
-    if (is_noted || rk_plan.mode != RK_MODE_RECORD || request->thread <= 0) return;
+    if (is_noted || !rk_records() || request->thread <= 0) return;
     if (!read_path(request, at ? (int)request->arguments[0] : AT_FDCWD, request->arguments[at], path)) return;
     is_noted = rk_is_past_shim(path);
     if (is_noted) rk_append_line(RK_PAST_SHIM, "", 0);

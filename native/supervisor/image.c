@@ -47,7 +47,7 @@ static void read_notes(struct program *program, int fd, const Elf64_Phdr *part) 
     }
 }
 
-/* Reads the release of Go, 1.18 or later, as run/go_programs.py does: a file that `go run` made is gone at the end.
+/* Reads the release of Go, 1.18 or later, as run/modules.py does: a file that `go run` made is gone at the end.
  */
 static void read_release(struct program *program, int fd, const Elf64_Phdr *part) {
     static const char magic[] = "\xff Go buildinf:";

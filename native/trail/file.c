@@ -123,7 +123,7 @@ int rkt_make_file(struct rkt_trail *trail, const char *run, const char *identity
 
 /* Removes unused room for steps from the end of the file. */
 void rkt_trim(struct rkt_trail *trail, struct rkt_series *last) {
-    struct rkt_chunk *chunk = last ? last->steps : NULL;
+    struct rkt_chunk *chunk = last ? last->recent[0] : NULL;
     if (!chunk || last->end != trail->head->used) return;
     uint64_t spare = (chunk->count - (last->next - chunk->first)) * sizeof(struct rkt_record);
     int fd = rk_open(trail->path, O_RDWR | O_NOFOLLOW, 0);

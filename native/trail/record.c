@@ -92,6 +92,10 @@ static uint32_t next_count(const struct rkt_series *series) {
     return count < LARGEST_STEPS ? (uint32_t)count : LARGEST_STEPS;
 }
 
+static bool is_past(const struct rkt_chunk *chunk, uint64_t step) {
+    return chunk->first + chunk->count + RKT_WINDOW <= step;
+}
+
 static bool add_step_chunk(struct rkt_series *series) {
     uint32_t count = next_count(series);
     struct rkt_chunk head = {RKT_CHUNK_MAGIC,       RKT_KIND_STEPS,
@@ -99,9 +103,13 @@ static bool add_step_chunk(struct rkt_series *series) {
                              .first = series->next, .count = count};
     struct rkt_chunk *chunk = rkt_take(series->trail, &head);
     if (!chunk) return false;
-    if (series->before) rkt_unmap(series->before);
-    series->before = series->steps;
-    series->steps = chunk;
+    for (int i = RKT_RECENT - 1; i >= 0; i--)
+        if (series->recent[i] && (i == RKT_RECENT - 1 || is_past(series->recent[i], series->next))) {
+            rkt_unmap(series->recent[i]);
+            series->recent[i] = NULL;
+        }
+    memmove(series->recent + 1, series->recent, sizeof(series->recent) - sizeof(series->recent[0]));
+    series->recent[0] = chunk;
     series->end = series->trail->head->used;
     return true;
 }
@@ -112,8 +120,8 @@ static struct rkt_record *record_in(struct rkt_chunk *chunk, uint64_t step) {
 }
 
 static struct rkt_record *next_record(struct rkt_series *series) {
-    struct rkt_record *record = record_in(series->steps, series->next);
-    if (!record && add_step_chunk(series)) record = record_in(series->steps, series->next);
+    struct rkt_record *record = record_in(series->recent[0], series->next);
+    if (!record && add_step_chunk(series)) record = record_in(series->recent[0], series->next);
     if (record)
         series->step = series->next++;
     else
@@ -221,10 +229,31 @@ RK_EXPORT uint64_t reprokit_trail_step(struct rkt_series *series, const struct r
     return ticket;
 }
 
-/* Adds the digests of a step that were computed on another device, and its loss. */
+/* Writes steps that are passed over. */
+RK_EXPORT void reprokit_trail_pass(struct rkt_series *series, uint64_t count) {
+    rk_signals before = rk_block_signals();
+    rk_lock(&series->trail->lock);
+    series->record = NULL;
+    for (; count; count--) {
+        struct rkt_record *record = next_record(series);
+        if (!record) continue;
+        record->flags = RKT_PASSED;
+        commit(record, series->step);
+    }
+    rk_unlock(&series->trail->lock);
+    rk_restore_signals(before);
+}
+
+/* Returns the record of a step; NULL if it is too old. */
+static struct rkt_record *recent_record(const struct rkt_series *series, uint64_t step) {
+    struct rkt_record *record = NULL;
+    for (int i = 0; i < RKT_RECENT && !record; i++) record = record_in(series->recent[i], step);
+    return record;
+}
+
+/* Adds the digests of a step that were computed later or on another device, and its loss. */
 RK_EXPORT void reprokit_trail_given(struct rkt_series *series, uint64_t step, uint64_t loss, const uint64_t *digests) {
-    struct rkt_record *record = record_in(series->steps, step);
-    if (!record) record = record_in(series->before, step);
+    struct rkt_record *record = recent_record(series, step);
     if (!record) return;
     if (loss) {
         record->loss = loss;
@@ -234,6 +263,29 @@ RK_EXPORT void reprokit_trail_given(struct rkt_series *series, uint64_t step, ui
         store_digests(series, record, step, digests);
     else
         commit(record, step);
+}
+
+/* Folds numbers into a digest, which a framework's function reads one by one: counts[i] of the i-th tree. */
+RK_EXPORT uint64_t reprokit_trail_leaves(uint64_t digest, int (*read)(void *model, int tree, int leaf, double *value),
+                                         void *model, const uint32_t *counts, uint64_t trees) {
+    for (uint64_t i = 0; i < trees; i++)
+        for (uint32_t leaf = 0; leaf < counts[i]; leaf++) {
+            double value = 0;
+            uint64_t word;
+            if (read(model, (int)i, (int)leaf, &value)) return 0;
+            memcpy(&word, &value, sizeof(word));
+            digest = rkt_mix(digest + rkt_mix(word + RKT_STEP));
+        }
+    return digest;
+}
+
+/* Adds the digest of the whole model after a step. */
+RK_EXPORT void reprokit_trail_model(const struct rkt_series *series, uint64_t step, uint64_t digest) {
+    struct rkt_record *record = recent_record(series, step);
+    if (!record) return;
+    record->buffers = digest;
+    record->flags |= RKT_BUFFERS;
+    commit(record, step);
 }
 
 /* Returns which tensors of the last step have changed since: 1 gradients, 2 parameters. */

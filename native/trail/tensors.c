@@ -141,9 +141,8 @@ static void save(void *job) {
 
 /* ---- the training's -------------------------------------------------------------------------------------------- */
 
-static int create_index(struct rkt_saver *saver, const char *run, const char *identity, const char *text) {
-    size_t length = rk_append(saver->path, sizeof(saver->path), 0, run);
-    length = rk_append(saver->path, sizeof(saver->path), length, "/tensors");
+static int create_index(struct rkt_saver *saver, const char *directory, const char *identity, const char *text) {
+    size_t length = rk_append(saver->path, sizeof(saver->path), 0, directory);
     rk_call(SYS_mkdirat, AT_FDCWD, (long)saver->path, 0700, 0, 0, 0);
     length = rk_append(saver->path, sizeof(saver->path), length, "/");
     length = rk_append_hex(saver->path, sizeof(saver->path), length, rk_check(identity, strlen(identity), 0));
@@ -156,18 +155,21 @@ static int create_index(struct rkt_saver *saver, const char *run, const char *id
 }
 
 /* Creates a saver for this process, with the first line of its index; NULL on failure, with the reason in *error. */
-RK_EXPORT struct rkt_saver *reprokit_trail_saver(const char *run, const char *identity, const char *text, uint64_t size,
-                                                 int *error) {
+RK_EXPORT struct rkt_saver *reprokit_trail_saver(const char *directory, const char *identity, const char *text,
+                                                 uint64_t size, int *error) {
     int protection = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS;
     struct rkt_saver *saver = rk_map(sizeof(*saver), protection, flags, -1, 0);
     uint8_t *ring = rk_map(round_to_blocks(size) + BLOCK, protection, flags | MAP_NORESERVE, -1, 0);
-    *error = saver && ring ? create_index(saver, run, identity, text) : ENOMEM;
+    *error = saver && ring ? create_index(saver, directory, identity, text) : ENOMEM;
     if (*error) return NULL;
     saver->ring = ring;
     saver->size = round_to_blocks(size);
     saver->worker.work = save;
     return saver;
 }
+
+/* Returns the path of the saver's files, without an ending. */
+RK_EXPORT const char *reprokit_trail_saver_path(const struct rkt_saver *saver) { return saver->path; }
 
 /* Finds room for a value in the ring; false if the current shard must be handed over first, or the ring is full. */
 static bool find_room(struct rkt_saver *saver, uint64_t size) {

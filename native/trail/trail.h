@@ -11,11 +11,13 @@
 
 #include "urandom_hook.h"
 
-#define RKT_ABI         9
+#define RKT_ABI         10
 #define RKT_FORMAT      4
 #define RKT_CHUNK_MAGIC 0x4B435254u
 #define RKT_SMALL       (1u << 20)  /* bytes that are digested faster here than another processor could load them */
 #define RKT_KEPT        16          /* first and last steps whose digests of single tensors are kept */
+#define RKT_RECENT      16          /* chunks of a series that stay mapped at most */
+#define RKT_WINDOW      1024        /* last steps that can be given digests */
 #define RKT_ROOM        (32u << 20) /* maximum bytes for these digests */
 #define RKT_LARGEST     (UINT64_C(4) << 30)
 #define RKT_SERIES      4096
@@ -39,7 +41,8 @@ enum rkt_flag {
     RKT_UNCHANGED = 4096, /* no parameter changed since the previous step, by the framework's version counters */
     RKT_INPUTS = 8192,
     RKT_INPUTS_PARTIAL = 16384, /* some calls or arguments are not included */
-    RKT_INPUTS_SEVERAL = 32768  /* an included call came after another call */
+    RKT_INPUTS_SEVERAL = 32768, /* an included call came after another call */
+    RKT_PASSED = 65536          /* a step that the trail passes over: what is not here was not looked at */
 };
 
 /* Further flags of a step that is not written yet; records do not have them. */
@@ -127,16 +130,16 @@ struct rkt_trail;
 struct rkt_series {
     struct rkt_trail *trail;
     uint16_t number;
-    uint32_t count;                    /* of tensors */
-    uint64_t bytes;                    /* of all of them, gradients and parameters */
-    uint64_t first, next;              /* steps */
-    uint64_t *sizes, *salts, *digests; /* 2 * count each */
-    struct rkt_chunk *steps, *before;  /* the chunk being filled, and the one before it */
-    struct rkt_chunk *tensors;         /* or NULL */
-    const uint64_t *pointers;          /* tensors' addresses in the current step */
-    struct rkt_record *record;         /* the last step's; NULL if there was no room */
-    uint64_t step;                     /* its number */
-    uint64_t end;                      /* of the chunk being filled, in the file */
+    uint32_t count;                       /* of tensors */
+    uint64_t bytes;                       /* of all of them, gradients and parameters */
+    uint64_t first, next;                 /* steps */
+    uint64_t *sizes, *salts, *digests;    /* 2 * count each */
+    struct rkt_chunk *recent[RKT_RECENT]; /* chunks of steps, the one being filled first */
+    struct rkt_chunk *tensors;            /* or NULL */
+    const uint64_t *pointers;             /* tensors' addresses in the current step */
+    struct rkt_record *record;            /* the last step's; NULL if there was no room */
+    uint64_t step;                        /* its number */
+    uint64_t end;                         /* of the chunk being filled, in the file */
 };
 
 #define RKT_QUEUE 64

@@ -9,18 +9,20 @@ from pathlib import Path
 import msgspec
 
 from reprokit.agent.capture.header import SnapshotHeader, in_words
-from reprokit.agent.capture.settings import UNAVAILABLE, Conditions
+from reprokit.agent.capture.settings import ASKED, UNAVAILABLE, Conditions
 from reprokit.agent.capture.store import NOT_COMPARED, PARTIAL, PREFIX, SnapshotError, SnapshotFile, read_header
 from reprokit.model.run import SnapshotFacts
 from reprokit.run_files.rundir import SNAPSHOTS, RunDirectory
 
 __all__ = [
+    "ASKED",
     "NOT_COMPARED",
     "UNAVAILABLE",
     "Conditions",
     "SnapshotError",
     "SnapshotFile",
     "collect",
+    "in_words",
     "names",
     "of_run",
     "partials",

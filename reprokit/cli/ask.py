@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from reprokit.cli import options
-from reprokit.cli.output import print_json, stdout_kept
-from reprokit.cli.streams import ending_with
-from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
+from reprokit.cli.output import ending_with, interruptible, present, stdout_kept
+from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, UsageError
 from reprokit.core.printable import listed, printable
+from reprokit.model.added_tensors import FactBesideTrail, PartedSeries, TensorsAnswer
 from reprokit.run_files import rundir
 from reprokit.verify.verdict import beside_trail_notes, tensors_proof
 
@@ -28,64 +27,91 @@ MAX_NAMED = 5
 
 @click.command(epilog="Example: reprokit ask last weights,gradients --steps 100-200:10")
 @click.argument("run", type=options.RECORDING)
-@click.argument("tensors", nargs=-1, required=True)
-@click.option("--steps", default="", metavar="STEPS", help="Steps, as in 5, 100-200, 100-200:10 or every=10.")
+@click.argument("tensors", nargs=-1, required=True, shell_complete=options.COMPLETE_TENSORS)
+@click.option(
+    "--steps",
+    default="",
+    metavar="STEPS",
+    shell_complete=options.COMPLETE_STEPS,
+    help="Steps, as in 5, 100-200, 100-200:10 or every=10.",
+)
 @click.option("--mode", default="", metavar="MODE", help="train, eval, predict or global  [default: train]")
 @click.option("--reduce", default="", metavar="NAMES", help="Save reductions such as l2,mean instead of values.")
 @options.TENSOR_BUFFER
+@options.FROM_START
+@options.path_option("--from", "CHECKPOINT", "Resume this checkpoint of RUN (file or directory).", "checkpoint")
+@click.option("--resume-with", metavar="COMMAND", help="Command that resumes CHECKPOINT [default: RUN's].")
 @options.json_option()
 def command(
-    run: Path, tensors: tuple[str, ...], steps: str, mode: str, reduce: str, tensor_buffer: int, as_json: bool
-) -> None:
+    run: Path, tensors: tuple[str, ...], steps: str, mode: str, reduce: str, tensor_buffer: int, from_start: bool,
+    checkpoint: Path | None, resume_with: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Replay RUN and save TENSORS of it in RUN, where 'record --tensors' would have saved them.
 
     TENSORS are collections (weights, biases, gradients, losses, metrics, inputs, outputs,
     optimizer_variables, all; of boosters hyperparameters, trees, predictions, labels, feature_importance,
     full_shap, average_shap), regular expressions, or a TOML file. The trail proves that the replay is RUN; from the
     step on where it is not, nothing is saved. What the trail does not see, such as outputs and evaluations, a second
-    replay must give again, or it is saved as not proved. Exit codes: 0 all is proved or was given again, 1 not all,
-    2 failure.
+    replay from the first step must give again, or it is saved as not proved. Exit codes: 0 all is proved or was given
+    again, 1 not all, 2 failure.
     """
-    from reprokit.core.messages import say
     from reprokit.model.tensor_selection import selection_of_words
-    from reprokit.run.interruption import Interrupted
 
     selection = selection_of_words(tensors, steps, mode, reduce, tensor_buffer)
-    try:
-        with stdout_kept(as_json):
-            replay, added, others = _asked(rundir.RunDirectory(run), selection)
-    except Interrupted as interrupted:
-        say(f"interrupted; nothing was added to {run}")
-        sys.exit(128 + interrupted.number)
-    is_open = added.unproved or added.differing or added.gaps or added.unmatched
-    with ending_with(EXIT_IDENTICAL if replay.proof.holds and not is_open else EXIT_DIFFERENT):
-        if as_json:
-            print_json(_document(replay, added, others))
-        else:
-            for line in [*_lines(run, replay, added), *beside_trail_notes("the replay and the run", others)]:
-                click.echo(printable(line))
+    resume = () if resume_with is None else options.words_of("--resume-with", resume_with)
+    if checkpoint is None and resume:
+        raise UsageError("--resume-with resumes a checkpoint: name it with --from")
+    if checkpoint is not None and from_start:
+        raise UsageError("--from-start and --from both say where the replay begins: choose one")
+    with interruptible(f"nothing was added to {run}"), stdout_kept(as_json):
+        replay, added, others = _asked(rundir.RunDirectory(run), selection, checkpoint, resume, from_start)
+    answer = _answer(replay, added, others)
+
+    def print_text(_answer: TensorsAnswer) -> None:
+        for line in [*_lines(run, replay, added), *beside_trail_notes("the replay and the run", others)]:
+            click.echo(printable(line))
+
+    with ending_with(EXIT_IDENTICAL if answer else EXIT_DIFFERENT):
+        present(answer, as_json=as_json, document=msgspec.to_builtins, text=print_text)
 
 
 def _asked(
-    recording: rundir.RunDirectory, selection: TensorSelection
+    recording: rundir.RunDirectory,
+    selection: TensorSelection,
+    checkpoint: Path | None,
+    resume: tuple[str, ...],
+    from_start: bool,
 ) -> tuple[AnsweredReplay, AddedTensors, list[OtherFact]]:
     """Replay the recording beside it, take what is proved, and look at what the trail does not see."""
     from reprokit.cli.ignores import IgnoreRequest
     from reprokit.model.question import Question
+    from reprokit.questions.checkpoints import ask_from_checkpoint, checkpoint_of
+    from reprokit.questions.left_keyframes import ask_from, leave
     from reprokit.questions.replays import ask
+    from reprokit.questions.scratch import scratch
     from reprokit.questions.tensors import add, has_unseen
     from reprokit.run.interruption import Interruption
 
     question, ignores = Question(steps=selection.steps, tensors=selection), IgnoreRequest().ignores()
+    begin = None if checkpoint is None else checkpoint_of(recording, checkpoint, resume)
+    is_anew = from_start or begin is not None
+    keyframe = options.chosen_keyframe(recording, selection.steps.first, from_start=is_anew)
     with (
-        tempfile.TemporaryDirectory(prefix=".ask-", dir=recording.path.parent, ignore_cleanup_errors=True) as place,
+        scratch(".ask-", recording.path.parent, recording) as place,
         Interruption() as interruption,
     ):
-        replay, second = ask(recording, question, Path(place) / "replay", interruption), None
+        second = None
+        if begin is None:
+            replay = ask_from(keyframe, recording, question, place / "replay", interruption)
+        else:
+            replay = ask_from_checkpoint(recording, begin, selection, place, interruption)
         if has_unseen(replay, recording):
-            second = ask(recording, question, Path(place) / "second", interruption, is_silent=True)
+            # From the first step: a second one from the same keyframe would repeat what that lacks.
+            second = ask(recording, question, place / "second", interruption, is_silent=True)
         others = replay.beside_trail(recording, ignores) if replay.proof.holds else []
-        return replay, add(replay, recording, selection, second), others
+        added = add(replay, recording, selection, second)
+        leave(replay, recording)
+        return replay, added, others
 
 
 def _lines(run: Path, replay: AnsweredReplay, added: AddedTensors) -> list[str]:
@@ -93,6 +119,10 @@ def _lines(run: Path, replay: AnsweredReplay, added: AddedTensors) -> list[str]:
     lines = [f"tensors: {added.values:,} values added to {run / rundir.TENSORS}, {added.existing:,} were there already"]
     if steps:
         lines.append(f"of {len(added.names):,} tensors in {len(steps):,} steps, {steps[0]:,} to {steps[-1]:,}")
+    if replay.keyframe is not None:
+        lines.append(f"from the keyframe of step {replay.keyframe.step:,}")
+    if replay.checkpoint is not None:
+        lines.append(f"from {replay.checkpoint.path}, the checkpoint of step {replay.checkpoint.step:,}")
     if proof.diverged:
         first = proof.diverged[0]
         lines.append(f"the replay is not that run from step {first.step:,} on, by its {first.quantity}")
@@ -102,7 +132,7 @@ def _lines(run: Path, replay: AnsweredReplay, added: AddedTensors) -> list[str]:
     else:
         gaps = {gap.value: names for gap, names in added.gaps.items()}
         counts = _proved_steps(replay, added), added.seen, added.agreed
-        lines += tensors_proof(*counts, gaps, is_all=not added.unmatched)
+        lines += tensors_proof(*counts, gaps, is_all=not added.unmatched, first=replay.begin, every=proof.every)
     if added.unproved:
         lines.append(f"{added.unproved:,} values were refused, as nothing proves that they are of that run")
     if added.has_unproved_gradients:
@@ -114,25 +144,29 @@ def _lines(run: Path, replay: AnsweredReplay, added: AddedTensors) -> list[str]:
     return lines
 
 
-def _document(replay: AnsweredReplay, added: AddedTensors, others: list[OtherFact]) -> dict[str, object]:
+def _answer(replay: AnsweredReplay, added: AddedTensors, others: list[OtherFact]) -> TensorsAnswer:
     diverged = replay.proof.diverged[:1]
-    return {
-        "added": added.values,
-        "known": added.existing,
-        "refused": added.unproved,
-        "differing": added.differing,
-        "seen": added.seen,
-        "agreed": added.agreed,
-        "unproved": {gap.name.lower(): names for gap, names in added.gaps.items()},
-        "unmatched": added.unmatched,
-        "tensors": sorted(added.names),
-        "steps": sorted(added.steps),
-        "proved_steps": _proved_steps(replay, added),
-        "beside_trail": [{"fact": other.fact, "name": other.name, "detail": other.detail} for other in others],
-        "parted": [{"step": first.step, "quantity": first.quantity, "process": first.process} for first in diverged],
-    }
+    is_open = added.unproved or added.differing or added.gaps or added.unmatched
+    return TensorsAnswer(
+        added=added.values,
+        known=added.existing,
+        refused=added.unproved,
+        differing=added.differing,
+        seen=added.seen,
+        agreed=added.agreed,
+        unproved={gap.name.lower(): names for gap, names in added.gaps.items()},
+        unmatched=added.unmatched,
+        tensors=sorted(added.names),
+        steps=sorted(added.steps),
+        keyframe=None if replay.keyframe is None else replay.keyframe.step,
+        checkpoint=None if replay.checkpoint is None else replay.checkpoint.step,
+        proved_steps=_proved_steps(replay, added),
+        beside_trail=[FactBesideTrail(fact=other.fact, name=other.name, detail=other.detail) for other in others],
+        parted=[PartedSeries(step=first.step, quantity=first.quantity, process=first.process) for first in diverged],
+        settled=replay.proof.holds and not is_open,
+    )
 
 
 def _proved_steps(replay: AnsweredReplay, added: AddedTensors) -> int:
     """Return the number of proved steps, as tensors count them; without tensors, as the trail does."""
-    return added.proved_steps or max(replay.proof.steps.values(), default=0)
+    return max(0, (added.proved_steps or max(replay.proof.steps.values(), default=0)) - (replay.begin or 0))

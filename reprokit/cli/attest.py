@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +13,11 @@ import click
 
 from reprokit.cli import options
 from reprokit.cli.groups import CommandGroup
-from reprokit.cli.streams import ending_with
+from reprokit.cli.output import ending_with
 from reprokit.core.errors import EXIT_IDENTICAL, UsageError
 from reprokit.core.printable import printable
 from reprokit.core.redaction import Secrets
-from reprokit.evidence.attest.policy import CheckedArtifacts, Policy, check
+from reprokit.evidence.attest.policy import CheckedArtifacts, Policy, check, check_materials
 from reprokit.evidence.attest.statement import PREDICATES
 
 if TYPE_CHECKING:
@@ -47,6 +48,22 @@ def _command(_context: click.Context, _option: click.Parameter, text: str | None
         raise UsageError(f"--command {text}: {error}") from None
 
 
+def _commit(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
+    if text is not None and not re.fullmatch("[0-9a-fA-F]{7,64}", text):
+        raise UsageError(f"--commit {text}: give 7 to 64 hexadecimal digits of the commit")
+    return None if text is None else text.lower()
+
+
+def _required(_context: click.Context, _option: click.Parameter, text: str | None) -> tuple[str, ...]:
+    from reprokit.verify.facts import BY_NAME
+
+    names = () if text is None else tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in BY_NAME:
+            raise UsageError(f"--require {name}: there are {', '.join(BY_NAME)}")
+    return names
+
+
 @command.command(
     short_help="Verify a signed statement, and its artifacts.",
     epilog="Example: reprokit attest verify train.json model.pt --key signing.key.pub",
@@ -73,12 +90,41 @@ def _command(_context: click.Context, _option: click.Parameter, text: str | None
     type=options.Age(),
     help="Require that statement and re-run are at most as old: 90m, 12h, 7d, 2w.",
 )
+@click.option(
+    "--commit",
+    metavar="COMMIT",
+    callback=_commit,
+    help="Require this commit of both runs, and that all code that they were seen to use has its bytes.",
+)
+@click.option(
+    "--require",
+    "required",
+    metavar="KINDS",
+    callback=_required,
+    help="Require that these were recorded and compared, with commas between them: trail,console.",
+)
+@click.option(
+    "--material",
+    "materials",
+    metavar="FILE",
+    type=options.PATH,
+    multiple=True,
+    help="Require that FILE is code or data of the first run, by its digest; may be given several times.",
+)
 @options.flag("--executed", "Require that the signer executed both runs (gate --sign).")
 @options.flag("--allow-ignored", "Let --verdict identical hold where the signer declared that something may differ.")
 @options.flag("--partial", "Allow artifacts of the statement to be missing.")
 @options.json_option("Print the statement, and what was checked, as JSON.")
 @options.gathered("asked", Policy)
-def verify(envelope: Path, artifacts: tuple[Path, ...], key: Path, asked: Policy, partial: bool, as_json: bool) -> None:
+def verify(
+    envelope: Path,
+    artifacts: tuple[Path, ...],
+    key: Path,
+    materials: tuple[Path, ...],
+    asked: Policy,
+    partial: bool,
+    as_json: bool,
+) -> None:
     """Check the signature of ENVELOPE by a public key, and ARTIFACTS, which are files or directories of them.
 
     Needs nothing else: no run directory and no network. Exits with 0 if the signature holds, every artifact is
@@ -93,16 +139,17 @@ def verify(envelope: Path, artifacts: tuple[Path, ...], key: Path, asked: Policy
     signed = envelopes.read(envelope, public)
     asked.require(signed)
     checked = check(signed, artifacts, partial=partial)
+    used = check_materials(signed, materials)
     with ending_with(EXIT_IDENTICAL):
         if as_json:
-            facts = {"key": public.keyid, "checked": checked.checked, "unchecked": checked.unchecked}
+            facts = {"key": public.keyid, "checked": checked.checked, "unchecked": checked.unchecked, "materials": used}
             click.echo(json.dumps({**facts, "statement": signed.content}, indent=2))
         else:
-            for label, text in (("signed", f"by key {public.keyid}"), *_lines(signed, checked)):
+            for label, text in (("signed", f"by key {public.keyid}"), *_lines(signed, checked, used)):
                 click.echo(f"{label}: {printable(text, LONGEST)}")
 
 
-def _lines(signed: Signed, checked: CheckedArtifacts) -> Iterator[tuple[str, str]]:
+def _lines(signed: Signed, checked: CheckedArtifacts, used: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """Yield what the statement says, with everything that qualifies it."""
     from reprokit.evidence.attest.source import source_line
     from reprokit.evidence.report.phrases import EXECUTED
@@ -115,9 +162,13 @@ def _lines(signed: Signed, checked: CheckedArtifacts) -> Iterator[tuple[str, str
     yield "artifacts", f"{count} of {count + len(checked.unchecked)} checked{', and as signed' if count else ''}"
     if checked.unchecked:
         yield "not checked", f"{len(checked.unchecked)} artifacts, first {checked.unchecked[0]}"
+    yield from (("material", f"{name}: as the runs used it") for name in used)
     for run in rerun.runs:
         yield run.kind, f"{shlex.join(run.command)}: {run.state}, {run.started} to {run.ended}, on {run.host}"
         yield "source", source_line(run.source)
+    yield from (("seeded", text) for text in rerun.seeds)
+    if imported := [f"{package.name} {package.version}" for package in rerun.packages if package.imported]:
+        yield "packages", f"{', '.join(imported)}; {len(rerun.packages)} in all"
     yield from _qualifications(signed)
 
 

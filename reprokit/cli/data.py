@@ -8,8 +8,7 @@ import click
 
 from reprokit.cli import options
 from reprokit.cli.groups import CommandGroup
-from reprokit.cli.output import present, write_whole
-from reprokit.cli.streams import ending_with
+from reprokit.cli.output import ending_with, present, write_whole
 from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import click
 
 from reprokit.cli import options, tolerances
-from reprokit.cli.streams import ending_with
+from reprokit.cli.output import ending_with, say_next
 from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
 from reprokit.core.tolerance import Tolerances
+from reprokit.run_files.rundir import RUN
 
 QUANTITIES = ("tensors", "values")  # values: numbers in JSON, CSV and the like
 
@@ -31,7 +32,7 @@ def command(left: Path, right: Path, every_leaf: bool, as_json: bool, accepted: 
     differ, 2 if they cannot be compared; with a tolerance also with 0 if they are within it, and says so.
     A QUANTITY is tensors or values (single numbers in JSON and CSV).
     """
-    from reprokit.diff.compare import CompareOptions
+    from reprokit.diff.elements import CompareOptions
     from reprokit.diff.files import diff
     from reprokit.verify.show.comparison import document_of_files, print_tree
 
@@ -42,3 +43,5 @@ def command(left: Path, right: Path, every_leaf: bool, as_json: bool, accepted: 
             click.echo()
         else:
             print_tree(tree, left, right, every_leaf=every_leaf)
+            if all((path / RUN).is_file() for path in (left, right)):
+                say_next("reprokit", "verify", *map(str, (left, right)))  # files of runs differ by times and ids

@@ -13,7 +13,6 @@ import msgspec
 from reprokit.cli import ignores, options
 from reprokit.cli.groups import CommandGroup
 from reprokit.cli.ignores import IgnoreRequest
-from reprokit.core.errors import ExtraMissing
 from reprokit.core.printable import printable
 
 if TYPE_CHECKING:
@@ -51,9 +50,10 @@ def mlflow(
     options and the recorded metrics too. The report goes to its artifacts. Prints the id of MLflow's run.
     Where a replay has replaced RUN's in a database in a file, the replay's run gets them.
     """
-    from reprokit.evidence.export.mlflow import Target, export
+    from reprokit.evidence.export.mlflow import Target, export, mlflow_library
     from reprokit.evidence.report.gather import gather
 
+    mlflow_library()  # asked for before the runs are read
     paths = [run] if run2 is None else [run, run2]
     facts = gather(paths, ignores=declared.ignores())
     with tempfile.TemporaryDirectory(prefix="reprokit-export-") as scratch:
@@ -68,14 +68,11 @@ def mlflow(
 
 
 def _reports(facts: AuditFacts, directory: Path) -> list[Path]:
-    """Return the report as JSON, and as a page where its library is installed, else as Markdown."""
-    from reprokit.evidence.report import html, markdown
+    """Return the report as JSON, and as a page."""
+    from reprokit.evidence.report import html
 
-    content = {"report.json": json.dumps(msgspec.to_builtins(facts), indent=2) + "\n"}
-    try:
-        content["report.html"] = html.page(facts)
-    except ExtraMissing:
-        content["report.md"] = markdown.page(facts)
+    document = json.dumps(msgspec.to_builtins(facts), indent=2) + "\n"
+    content = {"report.json": document, "report.html": html.page(facts)}
     for name, text in content.items():
         (directory / name).write_text(text, encoding="utf-8", errors="backslashreplace")
     return [directory / name for name in content]

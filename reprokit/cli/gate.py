@@ -18,8 +18,7 @@ from msgspec.structs import replace
 from reprokit.cli import ignores, options
 from reprokit.cli.ignores import IgnoreRequest
 from reprokit.cli.options import flag, path_option
-from reprokit.cli.output import print_json, stdout_kept, write_whole
-from reprokit.cli.streams import ending_with
+from reprokit.cli.output import ending_with, present, stdout_kept, write_whole
 from reprokit.core.errors import CannotWriteReport, ReprokitError, UsageError, refused_as
 from reprokit.core.messages import say
 from reprokit.core.printable import bounded
@@ -47,7 +46,7 @@ def _checked_rules(_context: click.Context, _option: click.Parameter, specs: tup
 MAX_FAILURES = 50  # that are named in a statement
 
 
-@options.launching(epilog="Example: reprokit gate --pairs 2 -- python train.py")
+@options.launching(cls=options.RelaunchingCommand, epilog="Example: reprokit gate --pairs 2 -- python train.py")
 @path_option("--file", "FILE", "List of trainings [default: reprokit.toml].", "config")
 @click.option(
     "--only", "names", metavar="NAME", multiple=True, help="Check only this training of the list. Repeatable."
@@ -221,20 +220,23 @@ def _without_removed(work: GateWork, output: Path | None, verdict: GateVerdict) 
 
 
 def _print(verdict: GateVerdict, *, as_json: bool) -> None:
-    from reprokit.gate import github, reports
+    from reprokit.gate import reports
 
     try:
-        if as_json:
-            print_json(reports.document(verdict))
-        else:
-            reports.print_verdict(verdict)
-            for line in github.workflow_commands(verdict) if os.environ.get("GITHUB_ACTIONS") == "true" else ():
-                click.echo(line)
+        present(verdict, as_json=as_json, document=reports.document, text=_print_text)
         sys.stdout.flush()
     except OSError:
         if not verdict.interrupted:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the terminal has hung up, and the status says it all
+
+
+def _print_text(verdict: GateVerdict) -> None:
+    from reprokit.gate import github, reports
+
+    reports.print_verdict(verdict)
+    for line in github.workflow_commands(verdict) if os.environ.get("GITHUB_ACTIONS") == "true" else ():
+        click.echo(line)
 
 
 @dataclass(frozen=True)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from reprokit.cli.options import current_directory, flag
+from reprokit.cli.options import current_directory, flag, replaced
 from reprokit.core.errors import UsageError
 
 if TYPE_CHECKING:
     from reprokit.verify.ignores import Ignores
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class IgnoreRequest(msgspec.Struct, frozen=True):
@@ -47,30 +43,21 @@ class IgnoreRequest(msgspec.Struct, frozen=True):
         return own.and_also(configured(located))
 
 
-def options(function: Function) -> Function:
-    """Add the options to a command, which is given what they ask for as `declared`."""
-
-    @functools.wraps(function)
-    def with_request(
-        *arguments: Any, ignore: tuple[str, ...], ignore_console: tuple[str, ...], no_ignores: bool, **options: Any
-    ) -> Any:
-        return function(*arguments, declared=IgnoreRequest(ignore, ignore_console, no_ignores), **options)
-
-    for option in (
-        flag("--no-ignores", "Ignore nothing that only the configuration declares."),
-        click.option(
-            "--ignore-console",
-            multiple=True,
-            metavar="REGEX",
-            help="Leave out of printed lines what REGEX matches before they are compared. Repeatable.",
-        ),
-        click.option(
-            "--ignore",
-            multiple=True,
-            metavar="GLOB[:KEY]",
-            help="Let the files that GLOB matches differ, or their values named KEY, as in 'metrics.json:started'."
-            " Weights and results are refused. Repeatable.",
-        ),
-    ):
-        with_request = option(with_request)
-    return with_request  # type: ignore[return-value]  # the same but for the options
+options = replaced(  # of commands that compare runs, which are given what they ask for as `declared`
+    ("ignore", "ignore_console", "no_ignores"),
+    lambda ignore, ignore_console, no_ignores: {"declared": IgnoreRequest(ignore, ignore_console, no_ignores)},
+    click.option(
+        "--ignore",
+        multiple=True,
+        metavar="GLOB[:KEY]",
+        help="Let the files that GLOB matches differ, or their values named KEY, as in 'metrics.json:started'."
+        " Weights and results are refused. Repeatable.",
+    ),
+    click.option(
+        "--ignore-console",
+        multiple=True,
+        metavar="REGEX",
+        help="Leave out of printed lines what REGEX matches before they are compared. Repeatable.",
+    ),
+    flag("--no-ignores", "Ignore nothing that only the configuration declares."),
+)

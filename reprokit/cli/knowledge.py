@@ -26,7 +26,12 @@ VERDICTS = get_args(knowledge.Verdict)
 
 @click.command(epilog="Example: reprokit knowledge scatter_add --device cuda")
 @click.argument("words", nargs=-1)
-@click.option("--framework", metavar="NAME", help="Only of this framework or library: pytorch, tensorflow, blas, ...")
+@click.option(
+    "--framework",
+    metavar="NAME",
+    shell_complete=options.COMPLETE_FRAMEWORKS,
+    help="Only of this framework or library: pytorch, tensorflow, blas, ...",
+)
 @click.option("--device", type=click.Choice(get_args(knowledge.Device)), help="Only what shows on this device.")
 @options.flag("--all", "List more than one screen of facts.", "everything")
 @options.json_option("Print the facts found as one JSON document.")

@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from reprokit.cli import options
-from reprokit.cli.output import present
-from reprokit.cli.streams import ending_with
+from reprokit.cli.output import ending_with, present
 from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, CannotWriteReport, UsageError
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from reprokit.cli import options
-from reprokit.cli.output import print_json
-from reprokit.cli.streams import ending_with
+from reprokit.cli.output import ending_with, interruptible, present
 from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, UsageError
 from reprokit.run_files.rundir import RunDirectory
 
@@ -19,11 +18,12 @@ from reprokit.run_files.rundir import RunDirectory
 @options.number("--pairs", "Replay up to N pairs until one parts.", most=1000, default=5, show_default=True)
 @options.path_option("--keep", "DIR", "Write the divergent call to DIR: inputs, outputs, call.py to execute it.")
 @click.option("--eager", is_flag=True, help="Compile nothing: look into what compilers made, in another computation.")
+@options.FROM_START
 @options.json_option("Print the answer as one JSON document.")
-@click.pass_context
 def command(
-    context: click.Context, run1: Path, run2: Path | None, pairs: int, keep: Path | None, eager: bool, as_json: bool
-) -> None:
+    run1: Path, run2: Path | None, pairs: int, keep: Path | None, eager: bool, from_start: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Find the first operator by which RUN1 and RUN2 part.
 
     Replays both and logs each call of an operator with digests of its inputs and outputs, in the steps
@@ -38,7 +38,7 @@ def command(
     from reprokit.core.messages import say
     from reprokit.questions import divergence_text
     from reprokit.questions.locate import LocateOptions, locate
-    from reprokit.run.interruption import Interrupted, Interruption
+    from reprokit.run.interruption import Interruption
     from reprokit.run_files.home import recording_of
 
     if keep is not None and keep.exists():
@@ -46,17 +46,8 @@ def command(
     left, right = RunDirectory(run1), None if run2 is None else RunDirectory(run2)
     if right is None and left.run.replay_of is not None:
         left, right = RunDirectory(recording_of(left)), left
-    options_of_search = LocateOptions(pairs, keep, eager, ignores=IgnoreRequest().ignores())
-    try:
-        with Interruption() as interruption:
-            divergence = locate(left, right, options_of_search, interruption, say)
-    except Interrupted as interrupted:
-        say("interrupted; nothing was located")
-        context.exit(128 + interrupted.number)
-    differs = divergence.processes or divergence.beside_trail
-    with ending_with(EXIT_DIFFERENT if differs else EXIT_IDENTICAL):
-        if as_json:
-            print_json(msgspec.to_builtins(divergence))
-        else:
-            for line in divergence_text.lines(divergence):
-                click.echo(line)
+    options_of_search = LocateOptions(pairs, keep, eager, from_start=from_start, ignores=IgnoreRequest().ignores())
+    with interruptible("nothing was located"), Interruption() as interruption:
+        divergence = locate(left, right, options_of_search, interruption, say)
+    with ending_with(EXIT_DIFFERENT if divergence.differs else EXIT_IDENTICAL):
+        present(divergence, as_json=as_json, document=msgspec.to_builtins, text=divergence_text.print_lines)

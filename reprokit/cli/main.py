@@ -28,6 +28,7 @@ GROUPS = {  # the commands, each a module of its name, with what `reprokit` alon
     "Run": {
         "record": "Run a command, and record its entropy and its results.",
         "replay": "Run a recorded command again with the entropy it had.",
+        "continue": "Go on with a recording that was killed.",
         "run": "Run a command, record nothing, and catch NaNs.",
         "profile": "Run a command, and report what makes its runs differ.",
         "reproduce": "Run a command until two runs of it are identical.",
@@ -44,6 +45,7 @@ GROUPS = {  # the commands, each a module of its name, with what `reprokit` alon
         "show": "Show what a run is and what is in it.",
         "ledger": "Say which samples each step was made of.",
         "ask": "Save tensors of a recorded run, by a replay.",
+        "debug": "Stop a replay in a debugger, at any step.",
         "snapshot": "Re-execute a captured step, and explain it.",
         "rules": "Judge a training by its saved tensors.",
         "knowledge": "Search what is known of operations that vary.",
@@ -65,15 +67,15 @@ GROUPS = {  # the commands, each a module of its name, with what `reprokit` alon
         "check": "Check every file of a run.",
         "data": "Check every record of a data set.",
         "doctor": "Say what works on this machine.",
+        "help": "Explain an error or a command.",
     },
 }
 COMMANDS = {name: text for commands in GROUPS.values() for name, text in commands.items()}
 # Those whose own failures must not look like the training's exit status.
-LAUNCHING = ("record", "replay", "run", "profile", "reproduce")
+LAUNCHING = ("record", "replay", "continue", "run", "profile", "reproduce")
 EXIT_INTERRUPTED = 130
 LOCATING = "locate"  # replays runs, and has trouble where that fails
 LONGEST_ERROR = 4000
-ERRORS = "docs/errors.md"  # with a section for each slug
 
 
 class PipeBroken(Exception):
@@ -163,29 +165,32 @@ def _before_subcommand(words: list[str]) -> tuple[list[str], str]:
 
 def _report(error: Exception, subcommand: str) -> int:
     """Print one line; returns the exit code."""
-    slug, code, text = _described(error)
-    page = f" ({ERRORS}#{slug})" if slug else ""
-    _print_error(": ".join(filter(None, ["reprokit", slug, printable(text, LONGEST_ERROR)])) + page)
+    own = as_own_error(error)
+    if own is None:
+        _print_error("reprokit: interrupted")
+        return EXIT_INTERRUPTED
+    _print_error(f"reprokit: {own.slug}: {printable(str(own), LONGEST_ERROR)} (reprokit help {own.slug})")
     if subcommand == LOCATING:
         return EXIT_TROUBLE
-    return EXIT_OWN_FAILURE if subcommand in LAUNCHING and code < EXIT_OWN_FAILURE else code
+    return EXIT_OWN_FAILURE if subcommand in LAUNCHING and own.exit_code < EXIT_OWN_FAILURE else own.exit_code
 
 
-def _described(error: Exception) -> tuple[str, int, str]:
+def as_own_error(error: Exception) -> ReprokitError | None:
+    """Return an error of whatever kind as one of reprokit's; None for an interruption."""
     if isinstance(error, ReprokitError):
-        return error.slug, error.exit_code, str(error)
+        return error
     if isinstance(error, click.Abort):
-        return "", EXIT_INTERRUPTED, "interrupted"
+        return None
     if isinstance(error, click.ClickException):
         where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "reprokit"
-        return UsageError.slug, UsageError.exit_code, f"{error.format_message()} See '{where} --help'."
+        return UsageError(f"{error.format_message()} See '{where} --help'.")
     if isinstance(error, OSError) and error.strerror:
         where = f" ({error.filename})" if error.filename else ""
-        return SystemRefused.slug, SystemRefused.exit_code, f"the system refused: {error.strerror}{where}"
+        return SystemRefused(f"the system refused: {error.strerror}{where}")
     if isinstance(error, MemoryError):
-        return SystemRefused.slug, SystemRefused.exit_code, "not enough memory; raise the limit (ulimit -v)"
+        return SystemRefused("not enough memory; raise the limit (ulimit -v)")
     text = f"{type(error).__name__}: {error}; this is a mistake in reprokit, 'reprokit --debug ...' shows where"
-    return ReprokitError.slug, EXIT_TROUBLE, text
+    return ReprokitError(text)
 
 
 def _print_error(line: str) -> None:
@@ -197,7 +202,7 @@ def _print_error(line: str) -> None:
 
 def _end_if_unread() -> None:
     """End as a program ends whose output nobody reads any more: by SIGPIPE, which Python ignores."""
-    from reprokit.cli.streams import is_unread
+    from reprokit.cli.output import is_unread
     from reprokit.run.process import die_by
 
     if is_unread():

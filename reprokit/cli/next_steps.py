@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -96,7 +95,7 @@ def words(comparison: Comparison, names: Sequence[str]) -> list[str]:
     if step in recorded:
         return ["reprokit", "record", recorded[step], "--", *command]
     if step is NextStep.REPORT:
-        return ["reprokit", "report", *names, "-o", _report_file()]
+        return ["reprokit", "report", *names, "-o", "report.html"]
     if step is NextStep.SHOW:
         return ["reprokit", "show", names[_ended_early(comparison)]]
     if step is NextStep.LOCATE:
@@ -105,11 +104,6 @@ def words(comparison: Comparison, names: Sequence[str]) -> list[str]:
         origin = comparison.left.run.replay_of
         return ["reprokit", "replay", names[0] if origin is None else origin.path]
     return ["reprokit", *(["gate", "--clean"] if step is NextStep.CLEAN else ["reproduce"]), "--", *command]
-
-
-def _report_file() -> str:
-    """Return the name of a report that can be written with what is installed."""
-    return "report.html" if importlib.util.find_spec("jinja2") is not None else "report.md"
 
 
 def _ended_early(comparison: Comparison) -> int:

@@ -6,25 +6,30 @@ import functools
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from reprokit.core import redaction
 from reprokit.core.errors import DashesMissing, WorkingDirectoryMissing, refused_as
-from reprokit.model.plan import CapturePlan, Plan, RulesPlan
+from reprokit.model.plan import NOTE, CapturePlan, Plan, RulesPlan
+from reprokit.model.run import AUTOMATIC, MAX_STRIDE
 from reprokit.model.states import ON, WITHOUT_TRAIL, Switch
 from reprokit.run_files import home as run_home
+
+if TYPE_CHECKING:
+    from reprokit.run_files.keyframes import Keyframe
+    from reprokit.run_files.rundir import RunDirectory
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Decorator = Callable[[Any], Any]
 
 DASHES = "--"
 QUIET = "reprokit.quiet"  # in a context: whether --quiet was given
-ON_NAN_ACTIONS = {"capture": "stop", "skip": "skip", "rollback": "rollback"}
+ON_NAN_ACTIONS = {"capture": "stop", "skip": "skip", "rollback": "rollback", "note": NOTE}
 DURATIONS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -80,6 +85,25 @@ class Size(click.ParamType):  # type: ignore[type-arg]
         if size < self._least:
             self.fail(f"{value!r} is less than {self._least}.", param, ctx)
         return size
+
+
+class Stride(click.ParamType):  # type: ignore[type-arg]
+    """A power of two: two recordings with other ones have steps in common; where it may be measured, "auto" as well."""
+
+    name = "stride"
+
+    def __init__(self, *, may_be_measured: bool):
+        self._words = {"auto": AUTOMATIC} if may_be_measured else {}
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number."""
+        if value in self._words:
+            return self._words[str(value)]
+        number = int(value) if str(value).isascii() and str(value).isdecimal() and len(str(value)) < 9 else 0
+        if not 1 <= number <= MAX_STRIDE or number & (number - 1):
+            others = "".join(f", nor {word}" for word in self._words)
+            self.fail(f"{value!r} is not a power of two up to {MAX_STRIDE}, such as 1, 16 or 256{others}.", param, ctx)
+        return number
 
 
 class Age(click.ParamType):  # type: ignore[type-arg]
@@ -162,7 +186,12 @@ def _hush(context: click.Context, _: click.Parameter, asked: bool) -> None:
 
 
 ADVISING = click.option(  # of commands after which there is a usual next step
-    "-q", "--quiet", is_flag=True, expose_value=False, callback=_hush, help="Do not say what is usually done next."
+    "-q",
+    "--quiet",
+    is_flag=True,
+    expose_value=False,
+    callback=_hush,
+    help="Leave out progress, and what is usually done next.",
 )
 REVEAL = click.option(
     "--reveal",
@@ -172,6 +201,20 @@ REVEAL = click.option(
     help="Also show passwords and tokens, which are left out by default.",
 )
 NO_TRAIL = switched_off("--no-trail", "trail", WITHOUT_TRAIL, "Do not record digests of the training's steps.")
+
+
+def trail_every(default: int | None) -> Decorator:
+    """Declare --trail-every; None as the default is what the recording has."""
+    return click.option(
+        "--trail-every",
+        type=Stride(may_be_measured=default is not None),
+        default=default,
+        metavar="N|auto" if default else "N",
+        help="Record the digests of one in N steps of PyTorch (a power of two), of the first 16 and of the last;"
+        + (" auto: of so many that this takes 3 % of the time. [default: 1]" if default else " [default: as in RUN]"),
+    )
+
+
 NO_ORDERS = flag(
     "--no-orders", "Do not record the order in which threads and processes come to queues.", "orders", negated=True
 )
@@ -179,9 +222,25 @@ NO_CALENDAR = flag(
     "--no-calendar", "Do not record the time of day, which a replay tells again.", "calendar", negated=True
 )
 CLOCK = flag("--clock", "Also replace process ids, and record the clock of all native threads, as both may be seeds.")
+
+
+def _completed(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Return the function of that name in completion.py, which only shells import."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+        from reprokit.cli import completion
+
+        found: list[str] = getattr(completion, kind)(context, parameter, incomplete)
+        return found
+
+    return complete
+
+
+COMPLETE_FRAMEWORKS, COMPLETE_STEPS, COMPLETE_TENSORS = map(_completed, ("frameworks", "steps", "tensors"))
 PATCH = click.option(
     "--patch",
     "patches",
+    shell_complete=_completed("patches"),
     multiple=True,
     metavar="auto|none|ID,...",
     help="Make frameworks deterministic without changing the source: auto applies the patches that cost little and"
@@ -214,37 +273,41 @@ KEEP_FOUND = click.option(
 )
 
 
-def new_run(metavar: str = "RUN", default: str = "one of its own under .reprokit") -> Decorator:
-    """Add -o, --name and --overwrite to a command that makes a run directory, which gets its path as `output`."""
+def replaced(names: Iterable[str], make: Callable[..., dict[str, Any]], *declared: Decorator) -> Decorator:
+    """Add options to a command, which gets what `make` makes of the arguments of these names in their place."""
 
     def added(function: Any) -> Any:
         @functools.wraps(function)
-        def with_place(*arguments: Any, output: Path | None, name: str | None, **options: Any) -> Any:
-            if name is not None and output is not None:
-                raise click.UsageError("-o and --name both say where the run goes: choose one.")
-            place = output if name is None else run_home.named(name)
-            return function(*arguments, output=place, **options)
+        def with_made(*arguments: Any, **options: Any) -> Any:
+            taken = {name: options.pop(name) for name in names if name in options}
+            return function(*arguments, **make(**taken), **options)
 
-        added = flag("--overwrite", f"Replace the run in {metavar}, if there is one.")(with_place)
-        added = click.option("--name", metavar="NAME", help="Name of the run below .reprokit.")(added)
-        added = ADVISING(added)
-        return output(metavar, f"Run directory to create [default: {default}].")(added)
+        return functools.reduce(lambda made, option: option(made), reversed(declared), with_made)
 
     return added
+
+
+def new_run(metavar: str = "RUN", default: str = "one of its own under .reprokit") -> Decorator:
+    """Add -o, --name and --overwrite to a command that makes a run directory, which gets its path as `output`."""
+    return replaced(
+        ("output", "name"),
+        _place,
+        output(metavar, f"Run directory to create [default: {default}]."),
+        ADVISING,
+        click.option("--name", metavar="NAME", help="Name of the run below .reprokit."),
+        flag("--overwrite", f"Replace the run in {metavar}, if there is one."),
+    )
+
+
+def _place(output: Path | None, name: str | None) -> dict[str, Any]:
+    if name is not None and output is not None:
+        raise click.UsageError("-o and --name both say where the run goes: choose one.")
+    return {"output": output if name is None else run_home.named(name)}
 
 
 def gathered(name: str, kind: Any) -> Decorator:
     """Hand the options that are fields of a struct to a command as one."""
-
-    def added(function: Function) -> Function:
-        @functools.wraps(function)
-        def with_gathered(*arguments: Any, **options: Any) -> Any:
-            fields = {field: options.pop(field) for field in kind.__struct_fields__ if field in options}
-            return function(*arguments, **{name: kind(**fields)}, **options)
-
-        return with_gathered  # type: ignore[return-value]  # the same but for the options
-
-    return added
+    return replaced(kind.__struct_fields__, lambda **fields: {name: kind(**fields)})
 
 
 # Captures
@@ -286,7 +349,8 @@ CAPTURE_OPTIONS: dict[str, Decorator] = {  # by the fields of a plan that they s
         "action",
         type=click.Choice(list(ON_NAN_ACTIONS)),
         help="Save the state before a step whose loss or gradients are not finite, and do not apply the step. Then"
-        " capture stops the training, skip goes on with the next step, rollback restores an earlier state.",
+        " capture stops the training, skip goes on with the next step, rollback restores an earlier state. note does"
+        " nothing of this, and names the first bad step at the end, whose snapshot can be taken then.",
     ),
     "conditions": click.option(
         "--capture-when",
@@ -329,28 +393,20 @@ CAPTURE_OPTIONS: dict[str, Decorator] = {  # by the fields of a plan that they s
 }
 
 
-def capturing(function: Function) -> Function:
-    """Add the options of captures to a command, which is given what they ask for as `capture`."""
-
-    @functools.wraps(function)
-    def with_capture(*arguments: Any, **options: Any) -> Any:
-        own = {name: options.pop(name) for name in CAPTURE_OPTIONS}
-        return function(*arguments, capture=_capture(own), **options)
-
-    for option in reversed(CAPTURE_OPTIONS.values()):
-        with_capture = option(with_capture)
-    return with_capture  # type: ignore[return-value]  # the same but for the options
-
-
-def _capture(options: dict[str, Any]) -> CapturePlan | None:
+def _capture(**options: Any) -> dict[str, CapturePlan | None]:
     """Return the capture that the options ask for; raises UsageError where they make no sense."""
     chosen = {name: value for name, value in options.items() if value not in (None, ())}
     action = chosen.pop("action", None)
     if action is None and chosen:
         raise click.UsageError("options of captures need --on-nan too.")
+    if action == NOTE and chosen:
+        raise click.UsageError("--on-nan note has no further options: it captures nothing.")
     if "rollback_every" in chosen and action != "rollback":
         raise click.UsageError("--rollback-every is for --on-nan rollback.")
-    return None if action is None else CapturePlan(action=ON_NAN_ACTIONS[action], **chosen)
+    return {"capture": None if action is None else CapturePlan(action=ON_NAN_ACTIONS[action], **chosen)}
+
+
+capturing = replaced(CAPTURE_OPTIONS, _capture, *CAPTURE_OPTIONS.values())
 
 
 # Tensors
@@ -393,32 +449,101 @@ def _rules(specs: tuple[str, ...], on_rule: str | None) -> RulesPlan | None:
     return RulesPlan(specs=catalogue.checked(specs), stops=action == "stop", command=command)
 
 
-def saving_tensors(function: Function) -> Function:
-    """Add the options that save tensors, and judge by them; a command is given them as `question` and `rules`."""
+def _question(
+    tensors: tuple[str, ...], tensor_buffer: int, rules: tuple[str, ...], on_rule: str | None
+) -> dict[str, Any]:
+    question, plan = None, _rules(rules, on_rule)
+    if tensors or plan is not None:
+        from reprokit.model.question import Question
+        from reprokit.model.tensor_selection import FOR_RULES, selection
 
-    @functools.wraps(function)
-    def with_question(
-        *arguments: Any, tensors: tuple[str, ...], tensor_buffer: int, rules: tuple[str, ...], on_rule: str | None,
-        **options: Any,
-    ) -> Any:  # fmt: skip
-        question, plan = None, _rules(rules, on_rule)
-        if tensors or plan is not None:
-            from reprokit.model.question import Question
-            from reprokit.model.tensor_selection import FOR_RULES, selection
+        may_stop = plan is not None and plan.stops
+        question = Question(tensors=selection(tensors or FOR_RULES, tensor_buffer), may_stop=may_stop)
+    return {"question": question, "rules": plan}
 
-            may_stop = plan is not None and plan.stops
-            question = Question(tensors=selection(tensors or FOR_RULES, tensor_buffer), may_stop=may_stop)
-        return function(*arguments, question=question, rules=plan, **options)
 
-    for option in (ON_RULE, RULES, TENSOR_BUFFER):
-        with_question = option(with_question)
-    return click.option(
+saving_tensors = replaced(
+    ("tensors", "tensor_buffer", "rules", "on_rule"),
+    _question,
+    click.option(
         "--tensors",
         multiple=True,
+        shell_complete=COMPLETE_TENSORS,
         metavar="SPEC",
         help="Save tensors: collections (weights, gradients, all, ...) or a regular expression, then steps, mode and"
         " reductions, as in 'weights,losses 100-200:10'. Or a TOML file. Repeatable.",
-    )(with_question)  # type: ignore[return-value]  # the same but for the options
+    ),
+    TENSOR_BUFFER,
+    RULES,
+    ON_RULE,
+)
+FROM_START = flag(
+    "--from-start", "Replay from the first step, though there is a keyframe nearer to the steps asked for."
+)
+
+
+def chosen_keyframe(recording: RunDirectory, first: int, *, from_start: bool) -> Keyframe | None:
+    """Return the keyframe from which a replay starts; say why it starts from the beginning although there are some.
+
+    Raises UsageError for a step that the recording has not.
+    """
+    from reprokit.core.messages import say
+    from reprokit.questions.seek import require_step, seek
+
+    require_step(recording, first)
+    if from_start:
+        return None
+    chosen = seek(recording, first)
+    if chosen.why:
+        say(f"from the first step: {chosen.why}")
+    return chosen.keyframe
+
+
+class KeyframeInterval(click.ParamType):  # type: ignore[type-arg]
+    """Steps or time between two keyframes: 500steps, 30s, 10min, 2h."""
+
+    name = "interval"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, int]:
+        """Return it as fields of KeyframesAsked."""
+        if isinstance(value, dict):
+            return value
+        match = re.fullmatch("([1-9][0-9]{0,8}) ?(steps?|s|min|m|h)", value)
+        if match is None:
+            self.fail(f"{value!r}: give a whole number and a unit, as in 500steps, 30s, 10min or 2h.", param, ctx)
+        count, unit = int(match[1]), match[2]
+        seconds = {"s": 1, "m": 60, "min": 60, "h": 3600}.get(unit)
+        return {"steps": count} if seconds is None else {"seconds": count * seconds}
+
+
+def _with_keyframes(keyframes: dict[str, Any] | None, keyframe_bytes: int, question: Any) -> dict[str, Any]:
+    if keyframes is not None:
+        from msgspec.structs import replace
+
+        from reprokit.model.question import KeyframesAsked, Question
+
+        question = replace(question or Question(), keyframes=KeyframesAsked(max_bytes=keyframe_bytes, **keyframes))
+    return {"question": question}
+
+
+keeping_keyframes = replaced(  # of a command that is given a question
+    ("keyframes", "keyframe_bytes", "question"),
+    _with_keyframes,
+    click.option(
+        "--keyframes",
+        type=KeyframeInterval(),
+        metavar="INTERVAL",
+        help="Keep all training state (PyTorch, TensorFlow) each 500steps or 10min, for questions that start there.",
+    ),
+    click.option(
+        "--keyframe-bytes",
+        type=Size(least=1 << 20),
+        metavar="SIZE",
+        default="2G",
+        show_default=True,
+        help="Keep keyframes of at most SIZE in total, the latest ones.",
+    ),
+)
 
 
 # What stands behind --
@@ -427,8 +552,10 @@ def saving_tensors(function: Function) -> Function:
 class CommandBehindDashes(click.Command):
     """A command whose own arguments end at ``--``; what stands behind is the user's, untouched."""
 
+    command_pieces = "-- COMMAND [ARG]..."  # of its usage
+
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        return [*super().collect_usage_pieces(ctx), "-- COMMAND [ARG]..."]
+        return [*super().collect_usage_pieces(ctx), self.command_pieces]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own, command = split(args)
@@ -450,6 +577,12 @@ class LaunchingCommand(CommandBehindDashes):
         return super().invoke(ctx)
 
 
+class RelaunchingCommand(LaunchingCommand):
+    """Likewise, where the command may be left out, as a file names one."""
+
+    command_pieces = "[-- COMMAND [ARG]...]"
+
+
 def split(args: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     """Return what stands before the first ``--``, and the command behind it."""
     if DASHES not in args:
@@ -466,9 +599,9 @@ def _advice(path: str, own: Sequence[str], rest: Sequence[str]) -> str:
     return f"put -- before the command to run: {line}"
 
 
-def launching(**settings: Any) -> Decorator:
+def launching(cls: type[LaunchingCommand] = LaunchingCommand, **settings: Any) -> Decorator:
     """Declare a command that starts the user's; only words before -- are its own options."""
-    return click.command(cls=LaunchingCommand, context_settings={"allow_interspersed_args": False}, **settings)
+    return click.command(cls=cls, context_settings={"allow_interspersed_args": False}, **settings)
 
 
 def planned(mode: str) -> Decorator:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -25,16 +26,30 @@ if TYPE_CHECKING:
     from reprokit.run.process import ExitStatus
 
 Result = TypeVar("Result")
+RESULT = (
+    "reprokit.result"  # in a context of the Python interface: a function that takes the result, which is not printed
+)
 
 
 def present(
     result: Result, *, as_json: bool, document: Callable[[Result], Any], text: Callable[[Result], None]
 ) -> None:
-    """Print a result as one JSON document, or for the eyes."""
+    """Print a result as one JSON document, or for the eyes; the Python interface takes it as it is."""
+    if _is_taken(result):
+        return
     if as_json:
         print_json(document(result))
     else:
         text(result)
+
+
+def _is_taken(result: object) -> bool:
+    """Hand a result to the Python interface, if that asks for it."""
+    context = click.get_current_context(silent=True)
+    take = context and context.meta.get(RESULT)
+    if take:
+        take(result)
+    return bool(take)
 
 
 def print_json(document: Any) -> None:
@@ -78,18 +93,41 @@ def say_next(*words: str) -> None:
         say(f"next: {shlex.join(words)}")
 
 
-def launch(plan: Plan, *following: str) -> NoReturn:
-    """Execute a plan, say what to do with a run that ended well, and end as the training ended."""
+def launch(
+    plan: Plan,
+    *following: str,
+    ended: Callable[[Path], None] | None = None,
+    ended_well: Callable[[Path], None] | None = None,
+) -> NoReturn:
+    """Execute a plan, say what to do with a run that ended well or was interrupted, and end as the training ended."""
     from reprokit.run.run import execute
 
     if plan.output is not None and plan.output.parent.name == rundir.HOSTS:
         from reprokit.run.remote_hosts import with_other_hosts
 
         plan = with_other_hosts(plan, sys.argv[1:])
-    done = execute(plan)
-    if following and done.ended.exit_code == 0:
+    done = execute(_with_progress(plan))
+    _is_taken(done)
+    if ended is not None:
+        ended(done.path)
+    if ended_well is not None and done.ended.exit_code == 0:
+        ended_well(done.path)
+    if following and done.interrupted:
+        say_next("reprokit", "show", *named(done.path))  # a replay would not end where the run did
+    elif following and done.ended.exit_code == 0:
         say_next(*following, *named(done.path))
     end_as(done.ended)
+
+
+def _with_progress(plan: Plan) -> Plan:
+    """Return the plan; that of a replay says how far it is, if somebody watches it and did not ask for quiet."""
+    from reprokit.core.messages import is_watched
+
+    if plan.replay_of is None or not says_next() or not is_watched():
+        return plan
+    import msgspec
+
+    return msgspec.structs.replace(plan, tells_progress=True)
 
 
 def named(path: Path) -> list[str]:
@@ -113,3 +151,37 @@ def end_as(ended: ExitStatus) -> NoReturn:
     with suppress(OSError, ValueError, AttributeError):  # a stderr that is closed or full
         sys.stderr.flush()
     os._exit(ended.exit_code)
+
+
+def is_unread() -> bool:
+    """Return whether stdout is a pipe whose reader has gone."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
+
+
+@contextmanager
+def interruptible(words: str = "") -> Iterator[None]:
+    """End the command as a signal asks that interrupts what is done inside, and say what came of it."""
+    from reprokit.core.messages import say
+    from reprokit.run.interruption import Interrupted
+
+    try:
+        yield
+    except Interrupted as interrupted:
+        if words:
+            say(f"interrupted; {words}")
+        sys.exit(128 + interrupted.number)
+
+
+@contextmanager
+def ending_with(status: int) -> Iterator[None]:
+    """End the command with the status of its verdict, which is printed inside, also if nobody reads that."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not is_unread():
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing to complain of at exit
+    click.get_current_context().exit(status)

@@ -86,7 +86,7 @@ def _print_findings(path: Path, as_json: bool) -> None:
     except BrokenPipeError:
         pass  # nobody reads them
     except (ReprokitError, OSError) as error:
-        warn(f"the findings could not be shown: {error}")
+        warn(f"the findings could not be shown: {error}", getattr(error, "slug", "system"))
 
 
 def _findings(path: Path) -> FindingsFile:

@@ -27,7 +27,7 @@ def command(run: Path, url: str, with_entropy: bool, with_snapshots: bool, keep_
     What is written is what 'reprokit bundle' packs, file by file, the list of contents last. Nothing is
     overwritten. After an interruption the same command writes what is missing.
     """
-    from reprokit.evidence.bundle.follow import follow as follow_run
+    from reprokit.evidence.bundle.object_store import follow as follow_run
     from reprokit.evidence.bundle.object_store import push
     from reprokit.evidence.bundle.pack import BundleRequest
 

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from reprokit.cli import ignores, options
 from reprokit.cli.ignores import IgnoreRequest
 from reprokit.cli.options import flag
-from reprokit.cli.output import say_next, stdout_kept
-from reprokit.cli.streams import ending_with
+from reprokit.cli.output import ending_with, interruptible, say_next, stdout_kept
 from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, NoCommand
 from reprokit.run_files.recipe import RecipeSettings
 
@@ -71,12 +70,10 @@ def command(
     """
     if not context.obj:
         raise NoCommand("nothing to run; put the command behind --: reprokit reproduce -- python train.py")
-    from reprokit.core.messages import say
     from reprokit.reproduce import journal as journals
     from reprokit.reproduce import narrative
     from reprokit.reproduce.laboratory import ReproductionWork
     from reprokit.reproduce.reproduction import RECIPE, ReproductionOptions, place_for, reproduce
-    from reprokit.run.interruption import Interrupted
     from reprokit.run.rundirectory import shown
 
     settings = replace(settings, patches=options.chosen_patches(settings.patches, context.obj))
@@ -93,12 +90,8 @@ def command(
         seconds=seconds,
         ignores=declared.ignores(),
     )
-    try:
-        with stdout_kept(as_json):
-            journal = reproduce(work, wishes)
-    except Interrupted as interrupted:
-        say(f"interrupted; what was found so far is in {work.place / 'journal.md'}")
-        context.exit(128 + interrupted.number)
+    with interruptible(f"what was found so far is in {work.place / 'journal.md'}"), stdout_kept(as_json):
+        journal = reproduce(work, wishes)
     is_identical = journal.verdict == "identical"
     with ending_with(EXIT_IDENTICAL if is_identical else EXIT_DIFFERENT):
         if as_json:

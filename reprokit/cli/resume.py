@@ -10,8 +10,7 @@ import click
 
 from reprokit.cli import ignores, options
 from reprokit.cli.ignores import IgnoreRequest
-from reprokit.cli.output import present, stdout_kept
-from reprokit.cli.streams import ending_with
+from reprokit.cli.output import ending_with, interruptible, present, stdout_kept
 from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, NoCommand, UsageError
 
 SIGNALS = ("INT", "TERM", "KILL")
@@ -68,11 +67,10 @@ def command(
     """
     from signal import Signals
 
-    from reprokit.core.messages import say
     from reprokit.model.resumption import document
     from reprokit.questions.resume import ResumeStudy, ResumeWork, place_for
     from reprokit.questions.resume_text import print_finding
-    from reprokit.run.interruption import Interrupted, Interruption
+    from reprokit.run.interruption import Interruption
 
     if not context.obj:
         raise NoCommand("nothing to run; put the command behind --: reprokit resume -- python train.py")
@@ -90,12 +88,8 @@ def command(
         calendar=calendar,
         ignores=declared.ignores(),
     )
-    try:
-        with stdout_kept(as_json), Interruption() as interruption:
-            finding = ResumeStudy(work, interruption).find()
-    except Interrupted as interrupted:
-        say(f"interrupted; the runs so far are in {work.place}")
-        context.exit(128 + interrupted.number)
+    with interruptible(f"the runs so far are in {work.place}"), stdout_kept(as_json), Interruption() as interruption:
+        finding = ResumeStudy(work, interruption).find()
     if output is None and finding.is_exact:
         shutil.rmtree(work.place, ignore_errors=True)
         finding.runs.clear()

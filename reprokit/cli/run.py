@@ -23,6 +23,8 @@ def command(context: click.Context, plan: Plan) -> None:
     Its exit status is passed on; a training that was stopped at a captured step ends with 123. reprokit's own
     failures exit with 125, a command that cannot be run with 126, one that is not found with 127.
     """
+    if plan.capture is not None and not plan.captures:
+        raise click.UsageError("--on-nan note reads what is recorded: use reprokit record.")
     if plan.capture is None and plan.question is None and not context.params["patches"]:
         advice = "add --on-nan capture, --tensors, --rules or --patch, or use reprokit record."
         raise click.UsageError(f"nothing to watch or to patch: {advice}")

@@ -10,10 +10,11 @@ from reprokit.cli import options
 from reprokit.cli.options import flag
 from reprokit.cli.output import present
 from reprokit.core.errors import NotProfiled, UsageError
+from reprokit.run_files.home import LAST
 
 
 @click.command(epilog="Example: reprokit show last --entropy")
-@click.argument("run", type=options.RUN)
+@click.argument("run", type=options.RUN, default=LAST)
 @flag("--entropy", "Show who asked for how much entropy instead.", "who_asked")
 @flag("--findings", "Show what 'reprokit profile' or rules found instead.", "what_varies")
 @flag("--tensors", "Show the tensors that were saved instead.", "tensors")
@@ -26,7 +27,7 @@ def command(
 ) -> None:
     """Show what RUN is and what is in it.
 
-    RUN is a path or a name, such as 'last'. The first line says how the run ended, or that it is in progress
+    RUN is a path or a name [default: last]. The first line says how the run ended, or that it is in progress
     or did not come to its end. Then what was run, where, its entropy, metrics, weights and outputs,
     warnings, and what the record does not cover. Nothing found in RUN is executed.
 

@@ -1,11 +1,11 @@
-"""``reprokit snapshot``: look at a captured step, do it again, make its batch smaller, find what went wrong in it."""
+"""``reprokit snapshot``: look at a captured step, take one of a past run, do it again, find what went wrong in it."""
 
 from __future__ import annotations
 
 import functools
 import os
-import sys
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +13,15 @@ import click
 
 from reprokit.cli import options
 from reprokit.cli.groups import CommandGroup
-from reprokit.cli.output import present, print_json, stdout_kept
-from reprokit.cli.streams import ending_with
-from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, BadSnapshot
+from reprokit.cli.output import ending_with, interruptible, present, print_json, stdout_kept
+from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, BadSnapshot, NotRedone
+from reprokit.core.printable import printable
 from reprokit.core.untrusted_json import object_in
 
 if TYPE_CHECKING:
     from reprokit.capture.files import SnapshotFile
+    from reprokit.questions.take import TakenSnapshot
+    from reprokit.run_files.rundir import RunDirectory
 
 SNAPSHOT = click.argument("snapshot", type=options.PATH)
 
@@ -29,8 +31,8 @@ def command() -> None:
     """Show a captured step, re-execute it, minimize its batch, or explain what went wrong in it.
 
     SNAPSHOT is a directory that 'reprokit record --on-nan capture' or 'reprokit run --on-nan capture' left
-    in RUN/snapshots. Behind -- stands the training's own command, which is started and stopped after its
-    first step.
+    in RUN/snapshots, or that 'reprokit snapshot take' saved. Behind -- stands the training's own command, which
+    is started and stopped after its first step.
 
     Exit status: 0 if the step gave the same result again, 1 if it did not, 2 if that cannot be told.
     """
@@ -53,6 +55,61 @@ def _opened(snapshot: Path) -> SnapshotFile:
         return SnapshotFile(str(snapshot))
     except SnapshotError as error:
         raise BadSnapshot(str(error)) from None
+
+
+@command.command(epilog="Example: reprokit snapshot take last --step 800 -o step-800")
+@click.argument("run", type=options.RECORDING)
+@options.number("--step", "Take the state before step N, which N updates precede.", least=0, most=10**12, required=True)
+@click.option(
+    "-o",
+    "--output",
+    "target",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    required=True,
+    help="Save the snapshot as DIR.",
+)
+@options.FROM_START
+def take(run: Path, step: int, target: Path, from_start: bool) -> None:
+    """Take the snapshot of any step of a past RUN, by a replay.
+
+    The replay starts at the last keyframe before the step, where RUN has one. The trail proves that it is that
+    run, or there is no snapshot. RUN and the files of the training stay as they are. PyTorch only.
+    """
+    from reprokit.core.messages import say
+    from reprokit.questions.take import steps_to_replay
+    from reprokit.questions.take import take as take_snapshot
+    from reprokit.run.interruption import Interruption
+    from reprokit.run_files.rundir import RunDirectory
+
+    recording = RunDirectory(run)
+    steps = steps_to_replay(recording, step)
+    keyframe = options.chosen_keyframe(recording, max(0, step - 1), from_start=from_start)
+    if keyframe is not None:
+        say(f"from the keyframe of step {keyframe.step:,}")
+    with interruptible("no snapshot was taken"), Interruption() as interruption:
+        taken = take_snapshot(recording, steps, Path(os.path.abspath(target)), interruption, keyframe)
+    with ending_with(EXIT_IDENTICAL):
+        for line in _taken_lines(recording, step, taken, 0 if keyframe is None else keyframe.step):
+            click.echo(printable(line))
+
+
+def _taken_lines(recording: RunDirectory, step: int, taken: TakenSnapshot, first: int) -> Iterator[str]:
+    from reprokit.capture.files import ASKED, in_words
+    from reprokit.verify.verdict import taken_snapshot
+
+    trigger = taken.file.facts.trigger
+    for path in taken.paths:
+        yield f"snapshot {path}: step {taken.file.facts.step:,}: {in_words(trigger)}"
+    yield taken_snapshot(step, taken.compared, first, taken.every)
+    if trigger.was_before and step:
+        words = ["reprokit", "snapshot", "take", str(recording.path), "--step", str(step - 1), "-o", "DIR"]
+        yield f"an earlier step began it: {shlex.join(words)}"
+        return
+    verb = "reproduce" if trigger.condition == ASKED else "explain"
+    patches = [word for patch in recording.run.patches for word in ("--patch", patch.text)]
+    words = ["reprokit", "snapshot", verb, str(taken.paths[0]), *patches, "--", *recording.run.command]
+    yield f"to execute this step again: {shlex.join(words)}"
 
 
 def redoing(function: Callable[[], None]) -> Any:
@@ -123,13 +180,15 @@ def _redo(
     snapshot_only: bool = False,
 ) -> None:
     from reprokit.capture import report
+    from reprokit.capture.files import ASKED
     from reprokit.core.messages import say
     from reprokit.questions import explanation
     from reprokit.run import redo
-    from reprokit.run.interruption import Interrupted, Interruption
+    from reprokit.run.interruption import Interruption
 
     place = Path(os.path.realpath(snapshot))
-    _opened(place)
+    if _opened(place).facts.trigger.condition == ASKED and mode != "reproduce":
+        raise NotRedone(f"nothing was found wrong in this step when its snapshot was taken: there is nothing to {mode}")
     in_place = mode == "explain" and not (snapshot_only or patches)
     recording = explanation.recording_with(place) if in_place else None
     is_recorded = recording is not None and not behind_dashes
@@ -147,12 +206,8 @@ def _redo(
         if recording is None:
             result = redo.redo(asked, say)
         else:
-            try:
-                with Interruption() as interruption:
-                    result = explanation.explain(asked, recording, interruption, say)
-            except Interrupted as interrupted:
-                say("interrupted; nothing was explained")
-                sys.exit(128 + interrupted.number)
+            with interruptible("nothing was explained"), Interruption() as interruption:
+                result = explanation.explain(asked, recording, interruption, say)
     with ending_with(EXIT_IDENTICAL if _is_same(result) else EXIT_DIFFERENT):
         if as_json:
             print_json({**result, "mode": mode, "snapshot": str(place)})

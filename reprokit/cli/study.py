@@ -13,7 +13,7 @@ import msgspec
 from reprokit.cli import ignores, options
 from reprokit.cli.groups import CommandGroup
 from reprokit.cli.ignores import IgnoreRequest
-from reprokit.cli.output import print_json
+from reprokit.cli.output import interruptible, print_json
 from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, CannotWriteReport, NoCommand, ReprokitError, UsageError
 from reprokit.study.description import ENGINES, TEMPLATES
 
@@ -104,18 +104,15 @@ def run(context: click.Context, asked: StudyRequest, stop_on_failure: bool) -> N
     finished, 1 if any failed, 2 if the study is none or cannot go on.
     """
     from reprokit.core.messages import say, warn
-    from reprokit.run.interruption import Interrupted
     from reprokit.study import page, runner
 
     study_file, directory = asked.study_file()
     again = runner.how_to_go_on(["study", "run", *asked.words])
     if missing := page.missing():  # now, as the runs may take days
-        warn(f"no page will be written without {' and '.join(missing)}: pip install {' '.join(missing)}")
-    try:
+        text = f"no page will be written without {' and '.join(missing)}: pip install {' '.join(missing)}"
+        warn(text, "no-page")
+    with interruptible(f"finished runs are kept, resume with: {again}"):
         done = runner.run(study_file, directory, asked.file, stop_on_failure=stop_on_failure)
-    except Interrupted as interrupted:
-        say(f"interrupted; finished runs are kept, resume with: {again}")
-        context.exit(128 + interrupted.number)
     if done.stopped:
         say(f"stopped at a failure, {done.made} of {done.total} runs are made; resume with: {again}")
     else:

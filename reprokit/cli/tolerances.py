@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
-from typing import Any, TypeVar
 
 import click
 
+from reprokit.cli.options import Decorator, replaced
 from reprokit.core.errors import UsageError
 from reprokit.core.tolerance import Tolerances, tolerances
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 _KINDS = {"rtol": "relative", "atol": "absolute", "ulp": "ulp"}
 _HELP = {
@@ -22,21 +18,13 @@ _HELP = {
 }
 
 
-def options(quantities: tuple[str, ...]) -> Callable[[Function], Function]:
+def options(quantities: tuple[str, ...]) -> Decorator:
     """Add the three options to a command, which is given what they ask for as `accepted`."""
-
-    def added(function: Function) -> Function:
-        @functools.wraps(function)
-        def with_tolerances(*arguments: Any, **options: Any) -> Any:
-            texts = {name: options.pop(name) for name in _KINDS}
-            return function(*arguments, accepted=asked(quantities, **texts), **options)
-
-        for name in reversed(_KINDS):
-            add = click.option(f"--{name}", multiple=True, metavar="[QUANTITY=]NUMBER", help=_HELP[name])
-            with_tolerances = add(with_tolerances)
-        return with_tolerances  # type: ignore[return-value]  # the same but for the options
-
-    return added
+    return replaced(
+        _KINDS,
+        lambda **texts: {"accepted": asked(quantities, **texts)},
+        *(click.option(f"--{name}", multiple=True, metavar="[QUANTITY=]NUMBER", help=_HELP[name]) for name in _KINDS),
+    )
 
 
 def asked(quantities: tuple[str, ...], **texts: tuple[str, ...]) -> Tolerances:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,10 +12,10 @@ from msgspec import to_builtins
 
 from reprokit.cli import ignores, next_steps, options, tolerances
 from reprokit.cli.ignores import IgnoreRequest
-from reprokit.cli.output import present, print_json, say_next, says_next
-from reprokit.cli.streams import ending_with
+from reprokit.cli.output import ending_with, present, print_json, say_next, says_next
 from reprokit.core.difference import Verdict
 from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, EXIT_NOT_COMPARED, NothingComparable, UsageError
+from reprokit.core.printable import printable
 from reprokit.core.tolerance import QUANTITIES, Tolerances
 from reprokit.run.rundirectory import shown
 from reprokit.run_files import home as run_home
@@ -24,7 +24,7 @@ from reprokit.run_files.rundir import RunDirectory
 
 if TYPE_CHECKING:
     from reprokit.verify.categories.ranks import DeadRank, RankAgreement
-    from reprokit.verify.comparison import HostsComparison
+    from reprokit.verify.comparison import Comparison, HostsComparison
     from reprokit.verify.ignores import Ignores
 
 
@@ -34,11 +34,13 @@ EXIT_STATUS = {
     Verdict.DIFFERENT: EXIT_DIFFERENT,
     Verdict.NOT_COMPARED: EXIT_NOT_COMPARED,
 }
+WORST_LAST = (Verdict.IDENTICAL, Verdict.TOLERATED, Verdict.NOT_COMPARED, Verdict.DIFFERENT)
 
 
 @click.command(epilog="Example: reprokit verify last")
 @click.argument("run1", type=options.RUN, required=False)
 @click.argument("run2", type=options.RUN, required=False)
+@click.argument("more", type=options.RUN, nargs=-1, metavar="[RUN...]")
 @options.flag(
     "--ranks", "Compare the ranks of RUN1 with each other instead, whether or not a replay is here.", "of_ranks"
 )
@@ -61,6 +63,7 @@ EXIT_STATUS = {
 def command(
     run1: Path | None,
     run2: Path | None,
+    more: tuple[Path, ...],
     of_ranks: bool,
     every_leaf: bool,
     strict_console: bool,
@@ -73,8 +76,9 @@ def command(
 
     RUN1 and RUN2 are paths or names, such as 'last' (see 'reprokit ls'). RUN1 alone is compared with its
     recording, or with its newest replay if it is a recording. Without both, the newest replay is compared
-    with its recording. RUN may also hold the runs of several hosts, as RUN/hosts/NAME. Where there is nothing
-    to compare RUN1 with, its ranks are compared with each other: whether their parameters are equal.
+    with its recording. Further runs are each compared with RUN1 too, in a table. RUN may also hold the runs
+    of several hosts, as RUN/hosts/NAME. Where there is nothing to compare RUN1 with, its ranks are compared
+    with each other: whether their parameters are equal.
 
     Prints the verdict, then every category in causal order with the first difference in it. Times are shown
     and never compared. Exits with 0 if the runs are identical, 1 if they differ, 2 if they cannot be
@@ -82,9 +86,8 @@ def command(
     if they are within it, and says so. A QUANTITY is one of loss, metrics, trail, weights, predictions,
     scores, outputs.
     """
-    from reprokit.verify import hosts
-    from reprokit.verify.runs import compare, require_whole
-    from reprokit.verify.show.comparison import document, print_comparison
+    from reprokit.verify.comparison import HostsComparison
+    from reprokit.verify.show.comparison import document, document_of_hosts, print_comparison, print_hosts
 
     rules = declared.ignores()
     if suggested is not None:
@@ -92,29 +95,81 @@ def command(
             raise UsageError("--suggest-ignores takes three runs, and goes with --json and options of ignores alone")
         _suggest(suggested, rules, as_json=as_json)
         return
+    if more and run1 and run2:
+        if of_ranks or every_leaf:
+            raise UsageError("more than two runs are shown in a table: --all and --ranks are for two")
+        _show_several((run1, run2, *more), accepted, rules, strict_console=strict_console, as_json=as_json)
+        return
     if of_ranks:
         if run2 or every_leaf or accepted or strict_console:
             raise UsageError("--ranks compares the ranks of one run: give no other run, no --all and no tolerance")
         run = run1 or run_home.resolve(run_home.LAST)
         _show_ranks(run, _agreements(run), "", as_json=as_json)
         return
-    if run1 and run2 and all(map(hosts.parts, (run1, run2))):
-        compare_hosts = partial(hosts.compare, tolerances=accepted, ignores=rules, strict_console=strict_console)
-        _show_hosts(run1, run2, compare_hosts, every_leaf=every_leaf, as_json=as_json)
-        return
     if run1 and not run2 and not _has_partner(run1) and (agreements := _agreements(run1)):
         _show_ranks(run1, agreements, f"no replay of {run1} is here, and ", as_json=as_json)
         return
+    comparison = compared(run1, run2, accepted, rules, strict_console=strict_console)
+    with ending_with(EXIT_STATUS[comparison.verdict]):
+        if isinstance(comparison, HostsComparison):
+            hosts_text = partial(print_hosts, every_leaf=every_leaf)
+            present(comparison, as_json=as_json, document=document_of_hosts, text=hosts_text)
+            return
+        text = partial(print_comparison, every_leaf=every_leaf)
+        present(comparison, as_json=as_json, document=document, text=text)
+        if says_next():
+            pair = comparison.left.path, comparison.right.path
+            say_next(*next_steps.words(comparison, list(map(shown, pair))))
+
+
+def compared(
+    run1: Path | None, run2: Path | None, accepted: Tolerances, rules: Ignores, *, strict_console: bool
+) -> Comparison | HostsComparison:
+    """Compare two runs, which may be of several hosts each, and keep the verdict; a missing one is chosen."""
+    from reprokit.verify import hosts
+    from reprokit.verify.runs import compare, require_whole
+
+    if run1 and run2 and all(map(hosts.parts, (run1, run2))):
+        for path in (path for run in (run1, run2) for path in hosts.parts(run).values()):
+            require_whole(path)
+        of_hosts = hosts.compare(run1, run2, tolerances=accepted, ignores=rules, strict_console=strict_console)
+        for comparison in of_hosts.hosts.values():
+            keep_verdict(comparison.left, comparison.right, comparison.verdict.value)
+        return of_hosts
     pair = (run1, run2) if run1 and run2 else pair_of(RunDirectory(run1) if run1 else last_replay())
     for path in pair:
         require_whole(path)
     comparison = compare(*pair, tolerances=accepted, ignores=rules, strict_console=strict_console)
     keep_verdict(comparison.left, comparison.right, comparison.verdict.value)
-    text = partial(print_comparison, every_leaf=every_leaf)
-    with ending_with(EXIT_STATUS[comparison.verdict]):
-        present(comparison, as_json=as_json, document=document, text=text)
-        if says_next():
-            say_next(*next_steps.words(comparison, list(map(shown, pair))))
+    return comparison
+
+
+def _show_several(
+    runs: Sequence[Path], accepted: Tolerances, rules: Ignores, *, strict_console: bool, as_json: bool
+) -> None:
+    """Compare each further run with the first, a line each; the exit status is the worst."""
+    from reprokit.core.screen import Cells, print_rows
+    from reprokit.verify.comparison import Comparison, HostsComparison
+    from reprokit.verify.show.comparison import STYLES, document, document_of_hosts
+    from reprokit.verify.verdict import hosts_line, several_line, verdict_line
+
+    results = [compared(runs[0], run, accepted, rules, strict_console=strict_console) for run in runs[1:]]
+    verdicts = [result.verdict for result in results]
+    worst = max(verdicts, key=WORST_LAST.index)
+    with ending_with(EXIT_STATUS[worst]):
+        if as_json:
+            is_hosts = [(result, isinstance(result, HostsComparison)) for result in results]
+            documents = [document_of_hosts(one) if hosts else document(one) for one, hosts in is_hosts]  # type: ignore[arg-type]
+            print_json({"format": 1, "verdict": worst.value, "comparisons": documents})
+            return
+        lines = [hosts_line(one) if isinstance(one, HostsComparison) else verdict_line(one) for one in results]
+        rows = [
+            Cells((str(run), verdict.value, line.partition(": ")[2]), STYLES[verdict])
+            for run, verdict, line in zip(runs[1:], verdicts, lines, strict=True)
+        ]
+        itself = sum(1 for one in results if isinstance(one, Comparison) and one.shared is not None)
+        notes = dict.fromkeys(f"note: {note}" for one in results for note in one.notes)
+        print_rows(several_line(runs[0], verdicts, itself), rows, list(notes), STYLES[worst])
 
 
 def _suggest(runs: tuple[Path, Path, Path], rules: Ignores, *, as_json: bool) -> None:
@@ -133,25 +188,6 @@ def _suggest(runs: tuple[Path, Path, Path], rules: Ignores, *, as_json: bool) ->
         raise NothingComparable(f"nothing is proposed, as {words}: {verdict_line(found)}")
     with ending_with(EXIT_IDENTICAL if found.suffices else EXIT_DIFFERENT):
         present(found, as_json=as_json, document=document, text=print_suggestions)
-
-
-def _show_hosts(
-    left: Path, right: Path, compare: Callable[[Path, Path], HostsComparison], *, every_leaf: bool, as_json: bool
-) -> None:
-    """Compare two runs of several hosts."""
-    from reprokit.verify import hosts
-    from reprokit.verify.runs import require_whole
-    from reprokit.verify.show.hosts import document_of_hosts, print_hosts
-
-    for run in (left, right):
-        for path in hosts.parts(run).values():
-            require_whole(path)
-    compared = compare(left, right)
-    for comparison in compared.hosts.values():
-        keep_verdict(comparison.left, comparison.right, comparison.verdict.value)
-    with ending_with(EXIT_STATUS[compared.verdict]):
-        text = partial(print_hosts, every_leaf=every_leaf)
-        present(compared, as_json=as_json, document=document_of_hosts, text=text)
 
 
 def _has_partner(run: Path) -> bool:
@@ -201,6 +237,6 @@ def _show_ranks(run: Path, agreements: list[RankAgreement], reason: str, *, as_j
         if as_json:
             print_json(document)
         for rank in () if as_json else dead:
-            click.echo(f"dead: {rank.words}")
+            click.echo(printable(f"dead: {rank.words}"))
         for agreement in () if as_json else agreements:
-            click.echo(f"{agreement.state.value}: {agreement.words}")
+            click.echo(printable(f"{agreement.state.value}: {agreement.words}"))

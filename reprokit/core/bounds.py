@@ -38,7 +38,7 @@ def bounded_names(directory: Path, ending: str) -> list[str]:
     return sorted(names)
 
 
-def open_file(path: Path) -> int:
+def open_file(path: Path | str) -> int:
     """Return a descriptor of a regular file of a run directory, never by a symbolic link; waits for no FIFO."""
     try:
         descriptor = os.open(path, _READ)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 EXIT_IDENTICAL = 0
 EXIT_DIFFERENT = 1
@@ -98,6 +99,10 @@ class ShimMissing(LaunchError, slug="shim"):
 
 class NotReplayable(LaunchError, slug="not-replayable"):
     """This run cannot be replayed: it is itself a replay, or never had a random profile."""
+
+
+class NotContinued(LaunchError, slug="not-continued"):
+    """There is nothing from which this run could go on, or nothing of it is left to be made."""
 
 
 class WorkingDirectoryMissing(LaunchError, slug="working-directory"):
@@ -323,3 +328,13 @@ class CannotWriteReport(ReprokitError, slug="cannot-write-report"):
 
 class KnowledgeError(ReprokitError, slug="knowledge"):
     """A file of profiles/ is not what its schema says, or no fact has the id asked for."""
+
+
+class SnapshotNotTaken(ReprokitError, slug="snapshot-not-taken"):
+    """The snapshot of a past step cannot be taken: there is no such step, or no replay is proved to come to it."""
+
+
+class KeyframeRefused(ReprokitError, slug="keyframe-refused"):
+    """A replay from a keyframe did not go the recording's way, or did not come to it."""
+
+    run: Path | None = None  # that came to nothing

@@ -185,6 +185,26 @@ def check_in_python(data: bytes, seed: int = 0) -> int:
     return value ^ value >> 32
 
 
+def first_wrong(records: bytes, size: int, first: int) -> int:
+    """Return the place of the first of a trail's records that does not match its check; their number if all do."""
+    try:
+        ffi, library = interface(), _supervisor()
+    except ShimMissing:
+        return next(
+            (
+                at // size
+                for at in range(0, len(records), size)
+                if _is_wrong(records[at : at + size], first + at // size)
+            ),
+            len(records) // size,
+        )
+    return int(library.reprokit_first_wrong(ffi.from_buffer(records), len(records) // size, size, first))
+
+
+def _is_wrong(record: bytes, number: int) -> bool:
+    return int.from_bytes(record[:4], "little") != (check_in_python(record[4:], number) & 0xFFFFFFFF or 1)
+
+
 @lru_cache(maxsize=1)
 def checker() -> Callable[[bytes, int], int]:
     """Return check(data, seed): the supervisor library's where it can be loaded, else Python's."""

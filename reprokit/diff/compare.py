@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from reprokit.core.difference import BookkeepingKind, Difference, Verdict, bookkeeping, group, missing, more_bookkeeping
 from reprokit.core.errors import ArtifactDamaged
 from reprokit.core.printable import listed
-from reprokit.core.tolerance import Tolerance
 from reprokit.diff import raw, tensors
-from reprokit.diff.descriptions import counted, described, tensor_difference, value_difference
+from reprokit.diff.descriptions import counted, described, judged_value, tensor_difference, value_difference
 from reprokit.diff.elements import (
     Blob,
-    BookkeepingJudge,
+    CompareOptions,
     Format,
     Limits,
     NestedFile,
@@ -26,8 +25,7 @@ from reprokit.diff.elements import (
     Value,
 )
 from reprokit.diff.formats import FORMATS, HEAD, detect
-from reprokit.diff.ignored_parts import DeclaredParts, IgnoredParts
-from reprokit.diff.renamed_tensors import RenamedTensors, renamed
+from reprokit.diff.ignored_parts import IgnoredParts
 from reprokit.diff.sources import verify
 
 MOST_LEAVES = 2000  # differences of one file that are listed individually
@@ -41,21 +39,10 @@ GENERAL = ("zip", "tar", "json", "text")  # formats that more specific formats a
 PACKED = ("joblib", "gzip", "bzip2", "xz")  # formats that compress a single file
 _KINDS = {TensorPart: "tensor", Value: "value", Blob: "piece", NestedFile: "file within", Noise: "value"}
 OTHER = "other"  # key in the figures of identical files: the noise that differs
-
 Key: TypeAlias = tuple[str, int]  # of a part: its name, and its number among the parts of that name
 # How the JSON reader names a long list of numbers, and the digest of its text.
 NUMBERS, AS_WRITTEN = "/numbers", "/as written"
-
-
-@dataclass(frozen=True)
-class CompareOptions:
-    """How to compare: bit for bit, or within a tolerance."""
-
-    tolerance: Tolerance | None = None  # of tensors
-    values: Tolerance | None = None  # of single numbers in text
-    limits: Limits = field(default_factory=Limits)
-    declared: DeclaredParts | None = None  # what of a file is ignored where it differs
-    judge: BookkeepingJudge | None = None  # None: no value is bookkeeping
+MOST_COMPARED = 2000  # pairs of tensors of the same dtype and shape that are compared
 
 
 @dataclass(frozen=True)
@@ -181,13 +168,16 @@ def _read_problem(format_: Format, error: Exception) -> str:
 def _by_format(
     name: str, format_: Format, left: FileSide, right: FileSide, options: CompareOptions, depth: int
 ) -> Difference:
-    if format_.pairwise:
-        from reprokit.diff.formats import text
-
-        return getattr(text, format_.pairwise)(name, left.source, right.source, options)  # type: ignore[no-any-return]
-    return _Comparison(name, (left.name, right.name), options, depth, format_).of(
-        _parts("left", format_, left, options.limits), _parts("right", format_, right, options.limits)
-    )
+    is_read = format_.is_read_alone if options.judge is None else format_.is_read_for_judge
+    if format_.pairwise is None or is_read:
+        try:
+            return _Comparison(name, (left.name, right.name), options, depth, format_).of(
+                _parts("left", format_, left, options.limits), _parts("right", format_, right, options.limits)
+            )
+        except ArtifactDamaged:
+            if format_.pairwise is None:
+                raise
+    return format_.pairwise(name, left.source, right.source, options)
 
 
 def compare_parts(
@@ -421,23 +411,6 @@ class _Comparison:
         return listed(self._noise, MOST_NOISE)
 
 
-def judged_value(
-    judge: BookkeepingJudge,
-    difference: Difference,
-    path: str,
-    texts: tuple[str, str],
-    beside: tuple[str, ...] = (),
-    *,
-    is_row: bool = False,
-) -> Difference:
-    """Return the difference of two values as bookkeeping if it is that, else with advice if it looks so."""
-    result = judge.value(difference.name, path, texts, beside, is_row=is_row)
-    if result is not None or not difference.verdict.differs:
-        return result or difference
-    advice = judge.advice(path, texts)
-    return replace(difference, detail=f"{difference.detail}; {advice}") if advice else difference
-
-
 def _equal_content(name: str, other: str) -> Difference:
     """Return the leaf of two files whose contents are equal; bytes that their reader leaves out may differ."""
     if not other:
@@ -459,3 +432,43 @@ def _release(*parts: Part | None) -> None:
         release = getattr(getattr(part, "source", None), "release", None)
         if release is not None:
             release()
+
+
+class RenamedTensors:
+    """The tensors that only the right file has, with their positions, by dtype and shape."""
+
+    def __init__(self, limits: Limits):
+        self._limits, self._comparisons_left = limits, MOST_COMPARED
+        self._right_only: dict[tuple[str, tuple[int, ...]], list[tuple[int, TensorPart]]] = defaultdict(list)
+
+    def add(self, position: int, tensor: TensorPart) -> None:
+        """Add a tensor that only the right file has."""
+        self._right_only[tensor.dtype, tensor.shape].append((position, tensor))
+
+    def take(self, part: Part) -> TensorPart | None:
+        """Remove and return a tensor equal to `part`, which only the left file has; None if there is none."""
+        candidates = self._right_only.get((part.dtype, part.shape), []) if isinstance(part, TensorPart) else []
+        for number, (_, tensor) in enumerate(candidates):
+            if self._are_equal(part, tensor):
+                return candidates.pop(number)[1]
+        return None
+
+    def _are_equal(self, left: Part, right: TensorPart) -> bool:
+        self._comparisons_left -= 1
+        if self._comparisons_left < 0 or not isinstance(left, TensorPart) or 0 in left.shape:
+            return False
+        try:
+            return not tensors.compare(left, right, self._limits).differing
+        except ArtifactDamaged:
+            return False
+
+    def rest(self) -> Iterator[tuple[int, TensorPart]]:
+        """Yield the tensors that were not taken, with their positions."""
+        for tensors_of_digest in self._right_only.values():
+            yield from tensors_of_digest
+
+
+def renamed(file: str, left: Part, right: Part) -> Difference:
+    """Return the leaf of a tensor that has another name in the right file."""
+    detail = f"renamed: {right.name} in the right file has equal content"
+    return Difference(f"{file}/{left.name}", Verdict.DIFFERENT, described(left), described(right), detail)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -11,7 +12,7 @@ from reprokit.core import dtypes
 from reprokit.core.difference import Difference, Verdict
 from reprokit.core.printable import cut
 from reprokit.core.tolerance import Tolerance
-from reprokit.diff.elements import Noise, Part, TensorPart, Value
+from reprokit.diff.elements import BookkeepingJudge, Noise, Part, TensorPart, Value
 from reprokit.diff.sources import read_exactly
 from reprokit.diff.tensors import Extreme, TensorStatistics, document, multi_index, strides_of
 
@@ -134,6 +135,23 @@ def value_difference(name: str, left: str, right: str, *, tolerance: Tolerance |
     if tolerance is not None and _is_within(left, right, tolerance):
         return Difference(name, Verdict.TOLERATED, *texts, f"{distance_text}; within {tolerance}")
     return Difference(name, Verdict.DIFFERENT, *texts, distance_text)
+
+
+def judged_value(
+    judge: BookkeepingJudge,
+    difference: Difference,
+    path: str,
+    texts: tuple[str, str],
+    beside: tuple[str, ...] = (),
+    *,
+    is_row: bool = False,
+) -> Difference:
+    """Return the difference of two values as bookkeeping if it is that, else with advice if it looks so."""
+    result = judge.value(difference.name, path, texts, beside, is_row=is_row)
+    if result is not None or not difference.verdict.differs:
+        return result or difference
+    advice = judge.advice(path, texts)
+    return replace(difference, detail=f"{difference.detail}; {advice}") if advice else difference
 
 
 def _is_within(left: str, right: str, tolerance: Tolerance) -> bool:

@@ -7,11 +7,12 @@ A reader raises errors.ArtifactDamaged where a file violates its format or excee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from reprokit.core.difference import BookkeepingKind, Difference
+from reprokit.core.difference import BookkeepingKind, Difference, IgnoredCount
+from reprokit.core.tolerance import Tolerance
 
 
 class Source(Protocol):
@@ -126,6 +127,18 @@ class BookkeepingJudge(Protocol):
         """Return a judge of the lines of the file."""
 
 
+class DeclaredParts(Protocol):
+    """Decides which differing parts of a file are ignored."""
+
+    def __call__(
+        self, paths: Sequence[str], left: Part | None, right: Part | None, *, of_model: bool, is_bookkeeping: bool
+    ) -> IgnoredCount | None:
+        """Return the rule that covers a part, by its paths, which begin with the name of the outermost file.
+
+        Bookkeeping needs no rule, though one may cover it.
+        """
+
+
 @dataclass
 class ResourceUse:
     """The resources that a file and all files nested in it have used so far."""
@@ -151,7 +164,19 @@ class Limits:
     )  # shared by a file and all files nested in it
 
 
+@dataclass(frozen=True)
+class CompareOptions:
+    """How to compare: bit for bit, or within a tolerance."""
+
+    tolerance: Tolerance | None = None  # of tensors
+    values: Tolerance | None = None  # of single numbers in text
+    limits: Limits = field(default_factory=Limits)
+    declared: DeclaredParts | None = None  # what of a file is ignored where it differs
+    judge: BookkeepingJudge | None = None  # None: no value is bookkeeping
+
+
 Reader: TypeAlias = Callable[[Source, Limits], Iterator[Part]]
+PairComparison: TypeAlias = Callable[[str, Source, Source, CompareOptions], Difference]  # the name comes first
 
 
 @dataclass(frozen=True)
@@ -161,7 +186,9 @@ class Format:
     name: str
     matches: Callable[[str, bytes], bool]  # takes the file's name and its first 4096 bytes
     read: Reader
-    pairwise: str = ""  # the function of formats.text that compares two such files instead of `read`
+    pairwise: PairComparison | None = None  # compares two such files, which are then not read
+    is_read_alone: bool = False  # they are read all the same where no judge is asked, if they can be
+    is_read_for_judge: bool = False  # likewise where one is
     has_siblings: bool = False  # its files may refer to files beside them, so equal files can differ in those
     is_model: bool = False  # its tensors are weights or states of optimizers
     root: str = ""  # how its reader names the whole document, above all values

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from reprokit.core.difference import Difference, Verdict, compared, group, missing
 from reprokit.core.errors import ArtifactDamaged, ArtifactNotReadable
-from reprokit.diff.compare import CompareOptions, FileSide, compare, compare_parts
+from reprokit.diff.compare import FileSide, compare, compare_parts
+from reprokit.diff.elements import CompareOptions
 from reprokit.diff.formats import orbax, refers
 from reprokit.diff.raw import AS_BYTES
 from reprokit.diff.sources import open_file, siblings

@@ -3,23 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator
 
 from reprokit.core.difference import Difference, IgnoredCount, Verdict, counts_of_ignored
-from reprokit.diff.elements import Part
-
-
-class DeclaredParts(Protocol):
-    """Decides which differing parts of a file are ignored."""
-
-    def __call__(
-        self, paths: Sequence[str], left: Part | None, right: Part | None, *, of_model: bool, is_bookkeeping: bool
-    ) -> IgnoredCount | None:
-        """Return the rule that covers a part, by its paths, which begin with the name of the outermost file.
-
-        Bookkeeping needs no rule, though one may cover it.
-        """
 
 
 class IgnoredParts:

@@ -57,6 +57,7 @@ def serve(most: int, read: Callable[[IO[bytes], PartWriter], object]) -> None:
     """Read a file from standard input, and write its parts to standard output."""
     limit()
     source = os.fdopen(os.dup(0), "rb", buffering=0)
+    source.seek(0)  # it is where it was left by who wrote it
     pipe = os.dup(1)
     os.dup2(2, 1)  # what libraries print goes to standard error
     with os.fdopen(pipe, "wb", buffering=1 << 16) as out:

@@ -274,8 +274,8 @@ def _members(source: RecordSource) -> Iterator[CheckedRecords]:
 
 def _row_groups(source: Source, head: bytes) -> Iterator[CheckedRecords]:
     """Check the row groups of a Parquet file by Arrow; a damaged column is reported by the group's first row."""
-    if not ARROW.is_installed:
-        raise NotARecordFile("parquet", ARROW.package)
+    if missing := ARROW.missing:
+        raise NotARecordFile("parquet", missing)
     if not head.startswith(PARQUET):
         yield CheckedRecords(0, 0, "it does not begin as Parquet files do", 0)
         return

@@ -281,3 +281,12 @@ class ForwardReader:
         self.room -= length
         if self.room < 0:
             raise ArtifactDamaged(f"the strings of {self.what} come to more than are read")
+
+
+def lines(source: Source, longest: int) -> Iterator[str]:
+    """Yield the lines of a text, line ends included."""
+    file = io.BufferedReader(SourceStream(source), BLOCK)
+    while line := file.readline(longest + 1):
+        if len(line) > longest:
+            raise ArtifactDamaged(f"a line has more than {longest} bytes")
+        yield line.decode("utf-8", "surrogateescape")

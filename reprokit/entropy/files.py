@@ -168,7 +168,9 @@ class EntropyFile:
     @property
     def keyed(self) -> tuple[int, int]:
         """Return requests and bytes that a keyed recording answered from its key; zeros for any other."""
-        return (self.head.matches[0], self.head.bytes[0]) if self.head.mode == RECORD else (0, 0)
+        # A continued run counts what it was given again, and has it in chunks.
+        is_keyed = self.head.mode == RECORD and next(self.request_chunks(), None) is None
+        return (self.head.matches[0], self.head.bytes[0]) if is_keyed else (0, 0)
 
     @property
     def size(self) -> int:

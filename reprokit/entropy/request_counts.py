@@ -6,8 +6,11 @@ then everything.
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -16,7 +19,34 @@ from reprokit.entropy.files import MATCHES, ClockRead, EntropyEvent, EntropyFile
 from reprokit.entropy.pool import processes
 
 MAX_ROWS = 100_000
+MAX_PURPOSES = 1000
 MAX_STREAMS = 1_000_000  # of one file
+OTHER: Final = "random bytes"
+# Libraries by the names of their files; a program without a library asks itself.
+_LIBRARIES: Final = (
+    (re.compile(r"libpython\d|python\d[\d.]*$|python$|_random\.|_multiprocessing\."), "Python"),
+    (re.compile(r"libc10|libtorch|_C\."), "PyTorch"),
+    (re.compile(r"libtensorflow|_pywrap_|libtsl"), "TensorFlow"),
+    (re.compile(r"libxgboost"), "XGBoost"),
+    (re.compile(r"lib_lightgbm"), "LightGBM"),
+    (re.compile(r"libstdc\+\+|libc\+\+"), "C++"),
+    (re.compile(r"libcrypto|libssl|_hashlib\.|_ssl\."), "OpenSSL"),
+    (re.compile(r"libc[.-]|ld-linux|ld-musl"), "the C library"),
+    (re.compile(r"libuuid"), "libuuid"),
+    (re.compile(r"lib(?:open)?mpi|libpmix|libopen-rte"), "MPI"),
+)
+# What CPython asks for by this size: CPython's `_Py_HashSecret_t`, and the 624 words of MT19937's state.
+_PYTHON: Final = {
+    24: "24 bytes, as Python's hash seed takes them",
+    2496: "a generator of `random` without a seed",
+    16: "128 bits, as a generator of NumPy without a seed (default_rng) or uuid4 takes them",
+}
+_OTHERS: Final = {
+    "PyTorch": "a generator's first seed",
+    "C++": "std::random_device",
+    "OpenSSL": "the seed of its generator",
+    "libuuid": "a UUID",
+}
 
 
 class Requester(msgspec.Struct, frozen=True):
@@ -66,6 +96,7 @@ class RunRequests:
     processes: list[ProcessRequests] = field(default_factory=list)
     processes_left_out: int = 0
     rows: dict[Requester, RequestTotals] = field(default_factory=dict)
+    purposes: dict[tuple[str, str], RequestTotals] = field(default_factory=dict)  # by library and purpose
     total: RequestTotals = field(default_factory=RequestTotals)
     threads: int = 0
 
@@ -76,6 +107,14 @@ class RunRequests:
         if requester not in self.rows and len(self.rows) >= 2 * MAX_ROWS:
             requester = OTHER_REQUESTERS
         self.rows.setdefault(requester, RequestTotals()).add(counts.requests, counts.bytes, counts.withheld)
+
+    def add_purpose(self, requester: Requester, request: RequestTotals) -> None:
+        """Add one request to its library and purpose, or to those of no known library if there are too many."""
+        library = library_of(requester.module, requester.program)
+        key = library, OTHER if request.withheld else purpose_of(library, requester.source, request.bytes)
+        if key not in self.purposes and len(self.purposes) >= MAX_PURPOSES:
+            key = "others", OTHER
+        self.purposes.setdefault(key, RequestTotals()).add(request.requests, request.bytes, request.withheld)
 
 
 OTHER_REQUESTERS = Requester("", 0, "", "", "", 0, "others")
@@ -101,6 +140,7 @@ def _add_file(requests: RunRequests, file: EntropyFile) -> None:
             continue
         requester, counts = _counted_request(head, record)
         requests.add(requester, counts)
+        requests.add_purpose(requester, counts)
         totals.add(counts.requests, counts.bytes, counts.withheld)
     requests.threads += len(streams) + head.streams
     requests.total.add(totals.requests, totals.bytes, totals.withheld)
@@ -121,3 +161,17 @@ def _counted_request(head: EntropyHead, record: EntropyEvent | EntropyMismatch) 
     if isinstance(record, EntropyMismatch):
         return Requester(*fields, record.match), RequestTotals(1, record.asked, 0)
     return Requester(*fields), RequestTotals(1, record.given, int(record.withheld))
+
+
+def library_of(module: str, program: str) -> str:
+    """Return the library that asks, in a user's words; the name of its file if that is not known."""
+    name = os.path.basename(module or program)
+    known = next((words for pattern, words in _LIBRARIES if pattern.match(name)), "")
+    return known or re.sub(r"[.-](?:cpython-|abi3|so\b).*$", "", name) or "not told apart"
+
+
+def purpose_of(library: str, source: str, size: int) -> str:
+    """Return what a request of a library is for; general words where its size is that of many."""
+    if library == "Python":
+        return _PYTHON.get(size, "os.urandom") if source == "getrandom" else OTHER
+    return _OTHERS.get(library, OTHER)

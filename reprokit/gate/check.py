@@ -21,15 +21,16 @@ from reprokit.core.errors import (
     WorkingDirectoryMissing,
     refused_as,
 )
-from reprokit.core.messages import say
+from reprokit.core.messages import TrainingCount, say
 from reprokit.core.printable import listed
 from reprokit.core.version import VERSION
-from reprokit.gate import exact_resume, goldens, required_findings, variation_search
-from reprokit.gate.divergent_operator import located
+from reprokit.gate import goldens, requirements, start_conditions
+from reprokit.gate.requirements import located
 from reprokit.gate.results import (
     FAILED,
     GOLDEN,
     NOT_CHECKED,
+    NOTHING_COMPARED,
     PAIRED,
     PASSED,
     REQUIRED,
@@ -40,10 +41,9 @@ from reprokit.gate.results import (
     Outcome,
     TrainingResult,
 )
-from reprokit.gate.start_conditions import chosen, vary
+from reprokit.gate.start_conditions import RestoredSeeds, VariedReplay, chosen, vary
 from reprokit.gate.state import LeftoverFiles
 from reprokit.gate.trainings import GateTraining
-from reprokit.gate.variation_search import RestoredSeeds, VariedReplay
 from reprokit.model.plan import RECORD, Plan
 from reprokit.model.run import ProfilingFacts, RecipeUsed
 from reprokit.model.states import SwitchedPart
@@ -78,6 +78,7 @@ RANKS: Mapping[RankState, Outcome] = {
     RankState.EQUAL: PASSED,
     RankState.PARTED: FAILED,
     RankState.APART: TROUBLE,
+    RankState.SHARDED: TROUBLE,
     RankState.UNKNOWN: TROUBLE,
 }
 COMPARED = (
@@ -119,6 +120,8 @@ class Check:
         self._ignores: list[tuple[IgnoreUse, ...]] = []  # of each comparison
         self._switched_off: set[SwitchedPart] = set()
         self.key = ""
+        pairs, varied = training.pairs, bool(chosen(training.vary))
+        self._count = TrainingCount(pairs * (2 + varied) + (work.golden is not None and not work.update))
 
     def judge(self) -> TrainingResult:
         """Return the result with all cases; an error that prevents checks is a case too."""
@@ -180,7 +183,7 @@ class Check:
         yield from _guarded(REQUIRED, self._forbidden())
         place, data = self._run_path("resume"), tuple(str(self._work.base / path) for path in self._training.data)
         what = self._training, self._directory, place, data, self._work.ignores
-        resumed = exact_resume.judge(*what, self._interruption)
+        resumed = requirements.of_resumption(*what, self._interruption)
         yield from _guarded(REQUIRED, resumed)
 
     # Runs
@@ -242,6 +245,7 @@ class Check:
             tried = VariedReplay(words=surroundings.words, refused=surroundings.refused, apart=surroundings.apart)
             if not tried.words:
                 return tried
+            self._say_begun()
             try:
                 execute(surroundings.plan, self._interruption, surroundings.enter)
             except ReprokitError as error:
@@ -252,12 +256,17 @@ class Check:
         run = RunDirectory(plan.output)
         cases = [
             *self._comparison_cases(VARIED, recording, run),
-            *variation_search.other_seeds(VARIED, usual_seeds, variation_search.restored_seeds(run)),
+            *start_conditions.other_seeds(VARIED, usual_seeds, start_conditions.restored_seeds(run)),
         ]
         return replace(tried, cases=cases)
 
+    def _say_begun(self) -> None:
+        """Say which training begins, if somebody watches."""
+        self._count.tell(lambda words: say(f"gate: {self._training.name}: {words}"))
+
     def _executed(self, plan: Plan) -> RunDirectory:
         assert plan.output is not None
+        self._say_begun()
         executed = execute(plan, self._interruption, None if self._fresh is None else self._fresh.enter)
         self._runs.append(plan.output)
         _require_success(executed.ended, plan.mode)
@@ -272,7 +281,7 @@ class Check:
         try:
             comparison = compare(left.path, right.path, ignores=self._work.ignores)
         except NothingComparable as error:
-            yield Case(suite=suite, name="comparison", outcome=TROUBLE, message=str(error))
+            yield Case(suite=suite, name=NOTHING_COMPARED, outcome=TROUBLE, message=str(error))
             return
         self._notes += comparison.notes
         self._ignores.append(comparison.ignores)
@@ -329,13 +338,13 @@ class Check:
             message = "not tried, as the replay already differs without variations"
             yield from (Case(suite=suite, name=name, outcome=TROUBLE, message=message) for name in names)
         elif names:
-            usual_seeds = variation_search.restored_seeds(replay)
+            usual_seeds = start_conditions.restored_seeds(replay)
 
             def attempt(some: Sequence[str]) -> VariedReplay:
                 variations = "all" if len(some) > 1 else some[0]
                 return self._replay_elsewhere(recording, usual_seeds, some, f"varied-{number}-{variations}")
 
-            yield from variation_search.judge(suite, names, attempt)
+            yield from start_conditions.search(suite, names, attempt)
 
     def _fidelity(self, suite: str, replay: RunDirectory) -> Iterator[Case]:
         fidelity = replay.run.fidelity
@@ -409,18 +418,18 @@ class Check:
         self._findings += tuple(profiled.findings)
         accepted = None
         if require.accepted is not None:
-            accepted = required_findings.read_accepted(self._work.base / require.accepted)
-        yield from required_findings.of_profile(profiled, self._settings.patches, accepted)
+            accepted = requirements.read_accepted(self._work.base / require.accepted)
+        yield from requirements.of_profile(profiled, self._settings.patches, accepted)
 
     def _forbidden(self) -> Iterator[Case]:
         """Judge rules on a run of their own, as saving tensors takes time and disk space."""
         specs = self._training.require.forbid_rules
         if specs:
             self._renew()
-            run = self._executed(replace(self._plan("rules"), question=required_findings.QUESTION))
-            session = required_findings.judged_by_rules(run, specs)
+            run = self._executed(replace(self._plan("rules"), question=requirements.QUESTION))
+            session = requirements.judged_by_rules(run, specs)
             self._findings += tuple(session.findings.values())
-            yield from required_findings.of_rules(session)
+            yield from requirements.of_rules(session)
 
 
 def judge(

@@ -21,6 +21,7 @@ NOT_CHECKED: Final = "not checked"  # interrupted before the check
 Outcome = Literal["passed", "failed", "trouble", "not checked"]
 WORST_FIRST: Final[tuple[Outcome, ...]] = (FAILED, TROUBLE, NOT_CHECKED, PASSED)
 EXIT_STATUS: Final = {PASSED: EXIT_IDENTICAL, FAILED: EXIT_DIFFERENT, TROUBLE: EXIT_TROUBLE, NOT_CHECKED: EXIT_TROUBLE}
+NOTHING_COMPARED: Final = "comparison"  # name of the case if there was nothing to compare
 PAIRED, VARIED, GOLDEN, REQUIRED = "paired", "varied", "golden", "required"
 SUITES: Final = (PAIRED, VARIED, GOLDEN, REQUIRED)
 
@@ -103,6 +104,10 @@ class GateVerdict(msgspec.Struct, frozen=True, kw_only=True):
     def exit_status(self) -> int:
         """Return the exit status; an interruption takes precedence over all outcomes."""
         return 128 + self.interrupted if self.interrupted else EXIT_STATUS[self.outcome]
+
+    def __bool__(self) -> bool:
+        """Return whether everything was checked and passed."""
+        return self.exit_status == EXIT_IDENTICAL
 
     def unpassed(self) -> Iterator[tuple[TrainingResult, Case]]:
         """Yield every case that did not pass, with its training."""

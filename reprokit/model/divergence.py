@@ -72,3 +72,8 @@ class LocatedDivergence(msgspec.Struct, frozen=True, kw_only=True):
     cures: list[str] = msgspec.field(default_factory=list)
     notes: list[str] = msgspec.field(default_factory=list)
     beside_trail: list[OtherFact] = msgspec.field(default_factory=list)  # where nothing parts, and other facts differ
+
+    @property
+    def differs(self) -> bool:
+        """Return whether a pair parts, or something beside the trail differs."""
+        return bool(self.processes or self.beside_trail)

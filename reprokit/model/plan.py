@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from reprokit.model.run import CaptureAsked, ProfilingFacts, RecipeUsed, ReplayOf, StartFiles
+from reprokit.model.run import AUTOMATIC, CaptureAsked, Continued, ProfilingFacts, RecipeUsed, ReplayOf, StartFiles
 from reprokit.model.states import ON, WITH_GRADIENTS, Switch, SwitchedPart
 
 if TYPE_CHECKING:
     from reprokit.model.question import Question
 
 RECORD, REPLAY, RUN = "record", "replay", "run"
+NOTE = "note"  # an action of captures: the first bad step is named at the end, and nothing is done in the training
 POLICIES = ("strict", "derive", "live")
 AGENT_PLAN_FORMAT = 1
 KEEP_OUTPUTS = KEEP_FOUND = 64 << 20
@@ -70,7 +71,7 @@ class RedoPlan(msgspec.Struct, frozen=True, kw_only=True):
 class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):
     """When the state before a step is captured, and what happens then."""
 
-    action: str = "stop"  # or "skip" or "rollback"
+    action: str = "stop"  # or "skip", "rollback" or "note"
     conditions: tuple[str, ...] = ()  # beside gradients and losses that are not finite
     max_snapshots: int = 3
     max_bytes: int | None = None  # of one snapshot
@@ -78,6 +79,8 @@ class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):
     rollback_every: int = 100  # steps between two states to go back to
     hook: str = ""  # a command to run when a snapshot has appeared
     redo: RedoPlan | None = None
+    take: int | None = None  # in a replay: the one step that is captured, whatever is in it
+    take_from: int = 0  # the first step that this replay computes
 
     def fallback_of(self, run: Path) -> Path | None:
         """Return the directory of the run's snapshots that are not in it."""
@@ -94,6 +97,8 @@ class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):
             "fallback": None if self.fallback is None else str(self.fallback),
             "directory": str(directory),
             "library": str(library),
+            "take": self.take,
+            "take_from": self.take_from,
             "redo": None if self.redo is None else msgspec.to_builtins(self.redo, enc_hook=str),
         }
 
@@ -115,6 +120,17 @@ class Varied(msgspec.Struct, frozen=True, kw_only=True):
     host: str = ""  # the host's name; empty: the real one
 
 
+class RecordingOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a recording was asked that no replay repeats, and a run that goes on from it does: fields of its plan."""
+
+    capture: CapturePlan | None = None
+    keep_outputs: int = KEEP_OUTPUTS
+    keep_found: int = KEEP_FOUND
+    prove: bool = False
+    push: str = ""
+    rules: RulesPlan | None = None
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """One run: what to execute, where, and what shim and agent do in it."""
 
@@ -133,6 +149,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     hide_rdrand: bool = False  # hide RDRAND and RDSEED by CPUID faulting
     orders: bool = True  # record who came first, of threads and processes
     trail: Switch = ON  # digest what each step was made of
+    trail_every: int = 1  # of so many steps of PyTorch the trail takes one; AUTOMATIC: as many as is measured
+    trail_strides: Mapping[str, Mapping[str, int]] = {}  # replay: those that were measured, by process and optimizer
     batch_digests: bool = False  # digest batches of tf.data, for the ledger
     console: bool = True  # keep what the command prints
     prove: bool = False  # run strace beside, and account for every request to the kernel
@@ -142,7 +160,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     data: tuple[str, ...] = ()  # files and directories that are part of what the run is made of
     profile: Path | None = None  # replay: the entropy directory of the recording
     recorded_at: int = 0  # replay: when the recorded command started, in nanoseconds since 1970
+    tells_progress: bool = False  # replay: say on stderr how many of the recorded steps are made
     replay_of: ReplayOf | None = None
+    continues: Continued | None = None  # replay: the recording, if the run goes on behind its end and is one itself
     start: ReplayStart = ReplayStart.HERE
     started_from: StartFiles | None = None  # where the caller has set files aside itself
     force: bool = False  # replay: also where the recorded seeds cannot be read
@@ -168,12 +188,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     moved: tuple[Path, Path] | None = None  # replay: a directory of the recording, and where it stands in this run
 
     @property
+    def kind(self) -> str:
+        """Return what the run directory becomes."""
+        return RECORD if self.continues is not None else self.mode
+
+    @property
     def switched_off(self) -> list[SwitchedPart]:
         """Return which parts of a recording or replay are not kept, as the user switched them off.
 
         A replay that is asked something goes without orders and calendar where its question needs that.
         """
-        is_asked = self.question is not None and self.mode == REPLAY
+        is_asked = self.question is not None and self.kind == REPLAY
         has_calendar = self.calendar or self.clock or (self.varied is not None and self.varied.later != 0)
         kept: dict[SwitchedPart, bool] = {
             "trail": self.trail.is_on,
@@ -187,6 +212,20 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         return f"<Plan to {self.mode} {self.command}>"  # without the key, which is secret
 
+    @property
+    def captures(self) -> bool:
+        """Whether steps are captured in the training, and not only noted at the end of the run."""
+        return self.capture is not None and self.capture.action != NOTE
+
+    def recording_options(self) -> dict[str, Any]:
+        """Return options.json. It is apart from plan.json, as agents of recording and replay must read as much."""
+        return dict(msgspec.to_builtins(msgspec.convert(self, RecordingOptions, from_attributes=True), enc_hook=str))
+
+    def _stride_for_agent(self) -> int | str:
+        if not self.trail.is_on or self.trail_every == 1:
+            return 0
+        return "auto" if self.trail_every == AUTOMATIC else self.trail_every
+
     def for_agent(
         self, shim: Path, trail: Path, snapshots: Path, patches: Sequence[Mapping[str, str]] = ()
     ) -> dict[str, Any]:
@@ -195,12 +234,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         optional = {
             "trail": str(trail) if self.trail.is_on else "",
             "trail_gradients": "in graphs" if self.trail.code == WITH_GRADIENTS.code else "",
+            "trail_every": self._stride_for_agent(),
+            "trail_strides": self.trail_strides if self.trail.is_on else {},
             "batch_digests": self.batch_digests and self.trail.is_on,
             "pools": dict(self.pools),
             "versions": dict(self.versions),
             "patches": list(patches),
             "profiling": self.profiling and {name: getattr(self.profiling, name) for name in asked},
-            "capture": self.capture and self.capture.for_agent(snapshots, trail),
+            "capture": self.capture.for_agent(snapshots, trail) if self.capture and self.captures else None,
             "question": self.question and msgspec.to_builtins(self.question),
             "no_orders": not self.orders,
             "observed": self.observed,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 BUFFER = 256 << 20
+KEYFRAME_BYTES = 2 << 30
 
 
 class StepRange(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,14 +84,54 @@ class TensorSelection(msgspec.Struct, frozen=True, kw_only=True):
         return StepRange(first=min(span.first for span in spans), last=max(lasts) if len(lasts) == len(spans) else None)
 
 
+class DebugAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the debugger stops, once the first step of the question begins."""
+
+    at: str = ""  # FILE:LINE
+    when: str = ""  # an expression of Python's in the script's frame
+
+
+class KeyframesAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """How often all of the training state is kept, and how many bytes may be."""
+
+    steps: int | None = None  # a keyframe each so many steps
+    seconds: float | None = None  # or each so many seconds
+    max_bytes: int = KEYFRAME_BYTES
+    bound: str = "--keyframe-bytes"  # what sets that limit
+    after: int = 0  # of a continued run: the step of the keyframe that it goes on from, which is its first
+
+
+class RankKeyframe(msgspec.Struct, frozen=True, kw_only=True):
+    """The keyframe of a rank, where several processes are fast-forwarded together."""
+
+    process: str
+    key: str
+    updates: int
+
+
+class KeyframeStart(msgspec.Struct, frozen=True, kw_only=True):
+    """The keyframe to which a replay is fast-forwarded."""
+
+    directory: str  # the recording's keyframes
+    key: str  # of the process, as in the names of its files
+    step: int  # that begins with the keyframe
+    updates: int  # of all optimizers until then
+    series: Mapping[str, int] = {}  # steps of each series of the trail until then
+    ranks: tuple[RankKeyframe, ...] = ()  # of a distributed training: all of them, the first one as well
+
+
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """What the agents of a run keep beside the rest; it stands in plan.json as it is."""
 
     steps: StepRange = StepRange()
     to_end: bool = False  # whether the replay continues after these steps
+    proved_by: int | None = None  # a later step than their last one, up to which it continues so that the trail has one
     each_step: bool = False  # trail: digest in every step what is otherwise digested in some (TensorFlow's weights)
     operators: OperatorQuestion | None = None
     state: StateQuestion | None = None
     interrupt: InterruptionAsked | None = None
     tensors: TensorSelection | None = None
+    keyframes: KeyframesAsked | None = None
+    from_keyframe: KeyframeStart | None = None
+    debug: DebugAsked | None = None
     may_stop: bool = False  # the launcher may interrupt the training at any time

@@ -80,6 +80,10 @@ class ResumeFinding(msgspec.Struct, frozen=True, kw_only=True):
     def is_exact(self) -> bool:
         return self.verdict == EXACT
 
+    def __bool__(self) -> bool:
+        """Return whether the resumed training is the one that was not interrupted."""
+        return self.is_exact
+
 
 def document(finding: ResumeFinding) -> Any:
     """Return what --json prints."""

@@ -8,9 +8,12 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from reprokit.model.run_warning import RunWarning
 from reprokit.model.states import ON, Loading, Switch, SwitchedPart, Uncovered
 
-FORMAT = 10
+FORMAT, OLDEST = 12, 11  # of run.json: what is written, and the oldest that is read
+MAX_STRIDE = 1 << 16  # steps of which the trail has one
+AUTOMATIC = 0  # a stride that is measured
 MAX_NAMED = 3  # programs in a sentence
 RUNNING: Final = "running"
 FINISHED: Final = "finished"
@@ -109,6 +112,30 @@ class ReplayOf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     path: str
     run_id: str
     profile_digest: str
+
+
+class ReachedKeyframe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a process had made by the keyframe from which a run goes on."""
+
+    series: dict[str, int] = {}  # steps of each series of the trail
+    lines: int  # that it had written to metrics.jsonl
+    numbers: int  # bytes of its file of numbers
+
+
+class Continued(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The recording from which another one goes on, with all of its entropy (reprokit continue)."""
+
+    path: str
+    run_id: str
+    profile_digest: str
+    recorded_at: int  # when the first recording of the chain began, in nanoseconds since 1970; 0: unknown
+    step: int = (
+        0  # that begins with the keyframe to which it was fast-forwarded; 0: it was replayed from its first step
+    )
+    processes: dict[str, ReachedKeyframe] = {}  # that have the keyframe
+    printed: dict[str, int] = {}  # bytes of records in each file of console/ until then
+    moment: int = 0  # when the keyframe was written, in nanoseconds since 1970
+    pids: list[int] = []  # of the processes that had printed until then
 
 
 class OutlivingProgram(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -218,7 +245,7 @@ class SystemCallsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class CaptureAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The options for capturing the state before a failing step (--on-nan)."""
 
-    action: Annotated[str, msgspec.Meta(pattern="^(stop|skip|rollback)$")] = "stop"
+    action: Annotated[str, msgspec.Meta(pattern="^(stop|skip|rollback|note)$")] = "stop"
     conditions: list[str] = []
     max_snapshots: Annotated[int, msgspec.Meta(ge=1)] = 3
     max_bytes: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -320,16 +347,21 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     supervisor: Switch | None = None
     trail: Switch | None = None
     switched_off: list[SwitchedPart] = msgspec.field(default_factory=list)  # by the user, in a recording or replay
+    # The trail has one of so many steps of PyTorch; AUTOMATIC: as its series say.
+    trail_every: Annotated[int, msgspec.Meta(ge=0, le=MAX_STRIDE)] = 1
     batch_digests: bool = False  # whether the ledger holds digests of tf.data batches
     shim: Loading | None = None
     agent: Loading | None = None
     replay_of: ReplayOf | None = None
+    continues: Continued | None = None
     profile: ProfileFacts | None = None
     fidelity: Fidelity | None = None
     start: StartFiles | None = None  # of a replay
     metrics: SealedFile | None = None  # metrics.jsonl at the end of the run
+    numbers: SealedFile | None = None  # the files of numbers/ at the end of the run: names and contents
     trails: SealedFile | None = None  # the files of trail/ at the end of the run: names and contents
     samples: SealedFile | None = None  # the files of samples/, likewise
+    keyframes: SealedFile | None = None  # the indexes of keyframes/, likewise
     evaluation: SealedFile | None = None  # the files of evaluation/, likewise
     console: SealedFile | None = None  # the files of console/, likewise; none where what is printed was not kept
     environment: SealedFile | None = None  # environment.json, likewise
@@ -348,7 +380,7 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     out_of_reach: list[OutOfReach] = msgspec.field(default_factory=list)  # programs that were not recorded
     uncovered: list[Uncovered] = msgspec.field(default_factory=list)
     changed: list[str] = msgspec.field(default_factory=list)  # replay: differences from the recording
-    warnings: list[str] = msgspec.field(default_factory=list)
+    warnings: list[RunWarning] = msgspec.field(default_factory=list)
 
     @property
     def out_of_reach_in_words(self) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,17 +17,21 @@ from reprokit.core.errors import UsageError, reason
 from reprokit.model.question import BUFFER, StepSpan, TensorRule, TensorSelection
 
 COLLECTIONS = (
-    "weights", "biases", "gradients", "losses", "metrics", "inputs", "outputs", "optimizer_variables",
+    "weights", "biases", "gradients", "losses", "metrics", "inputs", "outputs", "optimizer_variables", "conduct",
     "hyperparameters", "predictions", "labels", "feature_importance", "average_shap", "full_shap", "trees",
 )  # fmt: skip
 ALL = "all"
-FOR_RULES = ("all mode=train,eval 0-49,50-:10", "losses mode=train,eval")  # where nothing else is asked for
+MODES_FOR_RULES = "train,eval"
+FOR_RULES = ("all mode=train,eval 0-49,50-:10", "losses,conduct mode=train,eval")  # where nothing else is asked for
 MODES = ("train", "eval", "predict", "global")
 _PLAIN = ("min", "max", "mean", "std", "variance", "sum", "prod", "l1", "l2")
 REDUCTIONS = (*_PLAIN, *(f"abs_{name}" for name in _PLAIN))
 SUFFIX = ".toml"
 MAX_FILE = 1 << 20
 MAX_RULES, MAX_WORDS, MAX_PATTERN = 100, 1000, 1000
+# What an error blames, by part of a rule: all stand in --tensors of record, and apart in the words of ask.
+IN_TENSORS = dict.fromkeys(("select", "steps", "mode", "reduce"), "--tensors")
+OWN_OPTIONS = {"select": "TENSORS", "steps": "--steps", "mode": "--mode", "reduce": "--reduce"}
 _SPAN = re.compile(r"(\d{1,15})(?:(-)(\d{1,15})?)?(?::([1-9]\d{0,14}))?")
 _EVERY = re.compile(r"every=([1-9]\d{0,14})")
 _WORD = re.compile(r"[a-z_]+")
@@ -58,7 +62,7 @@ def selection_of_words(words: Sequence[str], steps: str, mode: str, reduce: str,
     select = [word for word in words if not word.endswith(SUFFIX)]
     rules = [rule for word in words if word.endswith(SUFFIX) for rule in _of_file(Path(word))]
     if select or steps or mode or reduce:
-        rules.append(rule(select, steps, mode, reduce))
+        rules.append(rule(select, steps, mode, reduce, OWN_OPTIONS))
     return _selection(rules, buffer)
 
 
@@ -82,7 +86,7 @@ def _rules(text: str) -> Iterable[TensorRule]:
         if options[key]:
             raise UsageError(f"--tensors: {text!r} gives {key} twice; use --tensors again for another rule")
         options[key] = value
-    return [rule(select, **options)]
+    return [rule(select, options["steps"], options["mode"], options["reduce"])]
 
 
 def _of_file(path: Path) -> list[TensorRule]:
@@ -90,21 +94,25 @@ def _of_file(path: Path) -> list[TensorRule]:
     return [rule(line.select, line.steps, line.mode, line.reduce) for line in rule_file.tensors]
 
 
-def rule(select: Sequence[str], steps: str = "", mode: str = "", reduce: str = "") -> TensorRule:
-    """Return one rule."""
-    collections, patterns = _selected(select)
+def rule(
+    select: Sequence[str], steps: str = "", mode: str = "", reduce: str = "", options: Mapping[str, str] = IN_TENSORS
+) -> TensorRule:
+    """Return one rule; `options` are what an error blames, by part of the rule."""
+    collections, patterns = _selected(select, options["select"])
     if not (collections or patterns):
-        raise UsageError(f"--tensors: name a collection ({', '.join(COLLECTIONS)}, all) or a regular expression")
+        raise UsageError(
+            f"{options['select']}: name a collection ({', '.join(COLLECTIONS)}, all) or a regular expression"
+        )
     return TensorRule(
         collections=collections,
         patterns=patterns,
-        steps=_spans(steps),
-        modes=_known(mode or "train", MODES, "mode"),
-        reductions=_known(reduce, REDUCTIONS, "reduction"),
+        steps=_spans(steps, options["steps"]),
+        modes=_known(mode or "train", MODES, "mode", options["mode"]),
+        reductions=_known(reduce, REDUCTIONS, "reduction", options["reduce"]),
     )
 
 
-def _selected(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _selected(words: Sequence[str], option: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the collections and the regular expressions among the words; commas part words of letters only."""
     collections: list[str] = []
     patterns: list[str] = []
@@ -119,45 +127,46 @@ def _selected(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
             collections.append(word)
         elif near:
             advice = f"did you mean {near[0]}? As a regular expression write ({word})"
-            raise UsageError(f"--tensors: there is no collection {word!r}; {advice}")
+            raise UsageError(f"{option}: there is no collection {word!r}; {advice}")
         elif word:
-            patterns.append(_pattern(word))
+            patterns.append(_pattern(word, option))
     return tuple(dict.fromkeys(collections)), tuple(dict.fromkeys(patterns))
 
 
-def _pattern(text: str) -> str:
+def _pattern(text: str, option: str) -> str:
     try:
         re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
-        raise UsageError(f"--tensors: {text[:80]!r} is no regular expression: {reason(error)}") from None
+        raise UsageError(f"{option}: {text[:80]!r} is no regular expression: {reason(error)}") from None
     if len(text) > MAX_PATTERN:
-        raise UsageError(f"--tensors: a regular expression has more than {MAX_PATTERN} characters")
+        raise UsageError(f"{option}: a regular expression has more than {MAX_PATTERN} characters")
     return text
 
 
-def _spans(text: str) -> tuple[StepSpan, ...]:
+def _spans(text: str, option: str) -> tuple[StepSpan, ...]:
     """Return the steps that a text such as 0,5,100-200:10 or every=10 stands for."""
-    return tuple(_span(part) for part in text.split(",")) if text else (StepSpan(),)
+    return tuple(_span(part, option) for part in text.split(",")) if text else (StepSpan(),)
 
 
-def _span(text: str) -> StepSpan:
+def _span(text: str, option: str) -> StepSpan:
     if every := _EVERY.fullmatch(text):
         return StepSpan(every=int(every[1]))
     match = _SPAN.fullmatch(text)
     if match is None:
-        raise UsageError(
-            f"--tensors: {text[:80]!r} are no steps; give such as 5, 100-200, 100-200:10, 100- or every=10"
-        )
+        raise UsageError(f"{option}: {text[:80]!r} are no steps; give such as 5, 100-200, 100-200:10, 100- or every=10")
     first, is_range, last, step = int(match[1]), match[2], match[3], int(match[4] or 1)
-    end = int(last) if last else None if is_range or match[4] else first
+    if match[4] and not is_range:  # a range in other tools
+        ways = f"{first}-{step}, or {first}-:{step} for each {step}th step"
+        raise UsageError(f"{option}: {text!r} is {ways}; write one")
+    end = int(last) if last else None if is_range else first
     if end is not None and end < first:
-        raise UsageError(f"--tensors: the steps {text!r} end before they begin")
+        raise UsageError(f"{option}: the steps {text!r} end before they begin")
     return StepSpan(first=first, last=end, every=step)
 
 
-def _known(text: str, names: Sequence[str], kind: str) -> tuple[str, ...]:
+def _known(text: str, names: Sequence[str], kind: str, option: str) -> tuple[str, ...]:
     words = [word for word in text.split(",") if word]
     for word in words:
         if word not in names:
-            raise UsageError(f"--tensors: there is no {kind} {word[:80]!r}; there are {', '.join(names)}")
+            raise UsageError(f"{option}: there is no {kind} {word[:80]!r}; there are {', '.join(names)}")
     return tuple(dict.fromkeys(words))

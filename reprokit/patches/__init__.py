@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from reprokit.patches.catalogue import CATALOGUE, find
-from reprokit.patches.patch import Patch, Takes
+from reprokit.patches.catalogue import CATALOGUE, Patch, Takes, find
 from reprokit.patches.selection import Chosen, is_absent, matters, misfit, parse, select
 
 __all__ = ["CATALOGUE", "Chosen", "Patch", "Takes", "find", "is_absent", "matters", "misfit", "parse", "select"]

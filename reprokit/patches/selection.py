@@ -9,8 +9,7 @@ from itertools import combinations
 import msgspec
 
 from reprokit.core.errors import ConflictingPatches, UsageError
-from reprokit.patches.catalogue import CATALOGUE, find
-from reprokit.patches.patch import Patch, Takes
+from reprokit.patches.catalogue import CATALOGUE, Patch, Takes, find
 
 AUTO, NONE = "auto", "none"
 _COMMA = re.compile(",(?!STRICT(?:,|$))")  # that one is part of a value of MKL_CBWR

@@ -10,6 +10,11 @@ from reprokit.model.divergence import MAX_LISTED, LocatedCall, LocatedDivergence
 from reprokit.verify.verdict import beside_trail_notes
 
 
+def print_lines(located: LocatedDivergence) -> None:
+    """Print it on stdout."""
+    print(*lines(located), sep="\n")
+
+
 def lines(located: LocatedDivergence) -> Iterator[str]:
     """Yield the lines to print."""
     if not located.processes:

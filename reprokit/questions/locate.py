@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import linecache
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
 from reprokit import knowledge
 from reprokit.core.errors import CannotWriteRun, NotReplayable, NotTheRun
+from reprokit.core.messages import TrainingCount
 from reprokit.core.printable import cut, listed
 from reprokit.diff.files import diff
 from reprokit.knowledge import Fact
@@ -22,15 +25,19 @@ from reprokit.model.resumption import OtherFact
 from reprokit.profiling import cures
 from reprokit.questions import collective_inputs, operator_logs
 from reprokit.questions.divergence_text import without_effect
+from reprokit.questions.left_keyframes import ask_from, leave
 from reprokit.questions.operator_divergence import DivergenceKind, ThreadDivergence, compared_calls, first_of_each
 from reprokit.questions.operator_logs import DRAWS, OperatorCall, ProcessLog
 from reprokit.questions.proof import ReplayProof, known_parameters, prove, with_end_weights
 from reprokit.questions.replays import AnsweredReplay, ask
+from reprokit.questions.scratch import scratch
+from reprokit.questions.seek import seek, skipped_of
 from reprokit.run import agent_lines
 from reprokit.run.interruption import Interruption
 from reprokit.run.replay_plan import changed_code
 from reprokit.run_files import answers
 from reprokit.run_files.home import recording_of
+from reprokit.run_files.keyframes import Keyframe
 from reprokit.run_files.rundir import ANSWERS, TRAIL, RunDirectory
 from reprokit.verify.facts import beside_trail
 from reprokit.verify.ignores import NO_IGNORES, Ignores
@@ -55,6 +62,7 @@ class LocateOptions:
     keep: Path | None = None  # the directory that gets the guilty call's inputs and outputs
     eager: bool = False  # execute compiled functions operator by operator
     outputs: bool = True  # replay again, to compare the guilty call's outputs
+    from_start: bool = False  # replay from the first step, and from no keyframe
     ignores: Ignores = NO_IGNORES  # what the user declared that it may differ beside the trail
 
 
@@ -68,8 +76,9 @@ class ReplayPair:
 
     @cached_property
     def proof(self) -> ReplayProof:
-        """What the trails of both replays say of each other."""
-        return prove(self.replays[0].run, self.replays[1].run)
+        """What the trails of both replays say of each other, behind the keyframes that they started from."""
+        left, right = self.replays
+        return prove(left.run, right.run, skipped_of(left.keyframe, right.keyframe))
 
     @cached_property
     def all_divergences(self) -> list[ThreadDivergence]:
@@ -127,13 +136,25 @@ def locate(
     The answer is also written to the directory of the second run, for reports.
     """
     search = _LocateSearch(left, right, options, interruption, say)
-    with tempfile.TemporaryDirectory(prefix="reprokit-locate-", ignore_cleanup_errors=True) as place:
-        divergence = search.run(Path(place))
+    with _place(search.recordings[1]) as place:
+        divergence = search.run(place)
     try:
         answers.write_divergence(right or left, divergence)
     except CannotWriteRun as error:
         say(f"reports will not show this: {error}")
     return divergence
+
+
+@contextmanager
+def _place(recording: RunDirectory) -> Iterator[Path]:
+    """Make a temporary directory beside a recording, which keyframes may be left in; elsewhere if nobody may write."""
+    directory = recording.path.absolute().parent
+    if os.access(directory, os.W_OK):
+        with scratch(".locate-", directory, recording) as place:
+            yield place
+    else:
+        with tempfile.TemporaryDirectory(prefix="reprokit-locate-", ignore_cleanup_errors=True) as name:
+            yield Path(name)
 
 
 class _LocateSearch:
@@ -146,10 +167,11 @@ class _LocateSearch:
         say: Say,
     ) -> None:
         self._runs = left, right or left
-        self._recordings = (_recording(left), left if right is None else _recording(right))
+        self.recordings = (_recording(left), left if right is None else _recording(right))
         if right is None:
-            self._recordings = self._recordings[0], self._recordings[0]
+            self.recordings = self.recordings[0], self.recordings[0]
         self._options, self._interruption, self._say = options, interruption, say
+        self._count = TrainingCount(2 * options.pairs, may_be_fewer=True)
         proof = with_end_weights(prove(left, right), left, right) if right is not None else ReplayProof({})
         diverged = proof.diverged
         self._are_equal = proof.holds  # the recorded trails, so that one pair that is both runs settles it
@@ -180,7 +202,7 @@ class _LocateSearch:
 
     def _require_code(self) -> None:
         """Refuse recordings whose code is another by now, before anything is replayed."""
-        for recording in dict.fromkeys(self._recordings):
+        for recording in dict.fromkeys(self.recordings):
             if changes := changed_code(recording):
                 raise NotTheRun(
                     f"no replay would be {recording.path}; changed since the recording: {listed(changes, 3, '; ')}:"
@@ -195,10 +217,10 @@ class _LocateSearch:
         self._say(f"{title}: replaying twice, logging operators of steps {steps.first} to {steps.last}")
         place.mkdir()
         replays = tuple(
-            ask(recording, question, place / side, self._interruption, is_silent=True, needs_proof=False)
-            for side, recording in zip(("left", "right"), self._recordings, strict=True)
+            self._replay(recording, question, place / side)
+            for side, recording in zip(("left", "right"), self.recordings, strict=True)
         )
-        for replay, recording in zip(replays, self._recordings, strict=True):
+        for replay, recording in zip(replays, self.recordings, strict=True):
             self._note_changes(replay)
             if not recording.has(TRAIL):
                 self._notes[f"{recording.path} has no trail: nothing proves that its replays are that run"] = None
@@ -215,12 +237,33 @@ class _LocateSearch:
             raise NotReplayable(_no_log(replays[0]))
         return pair
 
+    def _replay(self, recording: RunDirectory, question: Question, place: Path) -> AnsweredReplay:
+        self._count.tell(self._say)
+        keyframe = self._keyframe(recording, question.steps.first)
+        made_by = ask if self._options.eager else partial(ask_from, keyframe)
+        replay = made_by(recording, question, place, self._interruption, is_silent=True, needs_proof=False)
+        leave(replay, recording)
+        return replay
+
+    def _keyframe(self, recording: RunDirectory, first: int) -> Keyframe | None:
+        """Return the keyframe from which a recording is replayed, and note it."""
+        if self._step is None or self._options.from_start or self._options.eager:
+            return None
+        chosen = seek(recording, first)
+        if chosen.keyframe is not None:
+            where = f"from the keyframe of step {chosen.keyframe.step:,}"
+        else:
+            where = f"from the first step: {chosen.why}" if chosen.why else ""
+        self._notes.update({f"{recording.path} was replayed {where}": None} if where else {})
+        return chosen.keyframe
+
     def _note_changes(self, replay: AnsweredReplay) -> None:
         """Note what makes a replay a different training from its recording, and what it could not see."""
         run = replay.run.run
         self._notes.update(dict.fromkeys(f"changed since the recording: {change}" for change in replay.changes[:20]))
         agent_warnings = (f"the agent: {warning.text}" for warning in agent_lines.read(replay.run.path).warnings)
-        self._notes.update(dict.fromkeys([*run.warnings[:MAX_LISTED], *agent_warnings]))
+        warnings = (warning.text for warning in run.warnings[:MAX_LISTED])
+        self._notes.update(dict.fromkeys([*warnings, *agent_warnings]))
         if replay.launch_result.ended.exit_code != 0:
             self._notes[f"a replay did not end well: {replay.launch_result.ended.words}"] = None
 
@@ -233,7 +276,7 @@ class _LocateSearch:
 
     def _require_proof(self, pair: ReplayPair) -> None:
         """Refuse the verdict that nothing diverges if the replays are not their recordings."""
-        for replay, recording in zip(pair.replays, self._recordings, strict=True):
+        for replay, recording in zip(pair.replays, self.recordings, strict=True):
             if not replay.proof.diverged:
                 continue
             first = replay.proof.diverged[0]
@@ -337,7 +380,7 @@ class _LocateSearch:
 
     def _note_proof(self, pair: ReplayPair, divergence: ThreadDivergence) -> None:
         """Note if a replay had diverged from its recording before the located call."""
-        for replay, recording in zip(pair.replays, self._recordings, strict=True):
+        for replay, recording in zip(pair.replays, self.recordings, strict=True):
             until = replay.proof.holds_until(divergence.process) if recording.has(TRAIL) else None
             if until is not None and until < divergence.call.step:
                 where = f"is not that run from step {until} on, before this call"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from reprokit.core.tolerance import Tolerances
 from reprokit.run_files import trails
 from reprokit.run_files.rundir import RunDirectory
+from reprokit.verify.categories import resumption
 from reprokit.verify.categories.divergence_words import NAMES
-from reprokit.verify.categories.divergences import LENGTH, RESULTS, SeriesDivergence, compared
+from reprokit.verify.categories.divergences import LENGTH, RESULTS, SeriesDivergence, TrailSide, compared
 from reprokit.verify.categories.match import match
 from reprokit.verify.categories.trails import Key, sides
 from reprokit.verify.read.metric_lines import END_WEIGHTS
@@ -32,6 +34,7 @@ class ReplayProof:
     steps: Mapping[Key, int]  # number compared, by process and series; of series that both have
     diverged: tuple[DivergedSeries, ...] = ()  # the earliest first
     results: tuple[str, ...] = ()  # of steps, such as "gradients", that both have of every compared series
+    every: int = 1  # of how many steps the trail of one of them has one
 
     @property
     def holds(self) -> bool:
@@ -53,15 +56,41 @@ class ReplayProof:
         return min((series.step for series in self.diverged if series.process == process), default=None)
 
 
-def prove(recording: RunDirectory, replay: RunDirectory) -> ReplayProof:
-    """Compare the trails of a recording and its replay, as far as the replay went."""
+def prove(
+    recording: RunDirectory,
+    replay: RunDirectory,
+    skipped: Mapping[str, int] = MappingProxyType({}),
+    resumed_at: int = 0,
+) -> ReplayProof:
+    """Compare the trails of a recording and its replay, as far as the replay went.
+
+    `skipped` says of how many steps, by series, the replay left out what they compute; `resumed_at`, which step of the
+    recording is the first of a replay that resumes a checkpoint.
+    """
     left, right = (sides(run, list(trails.read(run))) for run in (recording, replay))
     common = [key for key in left if key in right]
-    steps = {key: min(left[key].series.count, right[key].series.count) for key in common}
-    comparisons = {key: compared(left[key], right[key]) for key in common}
-    diverged = [series for key, comparison in comparisons.items() for series in _parted(key, comparison)]
+    counts = {key: min(left[key].series.count, right[key].series.count) for key in common}
+    behind = {key: resumed_at or min(skipped.get(key[1], 0), counts[key]) for key in common}
+    comparisons = {
+        key: resumption.aligned(left[key], right[key], resumed_at)
+        if resumed_at
+        else compared(_later(left[key], behind[key]), _later(right[key], behind[key]))
+        for key in common
+    }
+    steps = {key: comparison.compared_steps + behind[key] for key, comparison in comparisons.items()}
+    diverged = [
+        replace(series, step=series.step + behind[key])
+        for key, comparison in comparisons.items()
+        for series in _parted(key, comparison)
+    ]
     results = [name for name in RESULTS if common and all(diff.quantities[name].known for diff in comparisons.values())]
-    return ReplayProof(steps, tuple(sorted(diverged, key=lambda series: series.step)), tuple(results))
+    every = max((comparison.every for comparison in comparisons.values()), default=1)
+    return ReplayProof(steps, tuple(sorted(diverged, key=lambda series: series.step)), tuple(results), every)
+
+
+def _later(side: TrailSide, skipped: int) -> TrailSide:
+    """Return a side without its first steps."""
+    return replace(side, series=side.series.later(skipped)) if skipped else side
 
 
 def with_end_weights(proof: ReplayProof, recording: RunDirectory, replay: RunDirectory) -> ReplayProof:
@@ -91,7 +120,11 @@ def known_parameters(run: RunDirectory) -> dict[str, int]:
 
 
 def _parted(key: Key, comparison: SeriesDivergence) -> Iterator[DivergedSeries]:
-    """Yield the first difference of a series; an earlier end or a generator that no step draws from is none."""
+    """Yield the first difference of a series; an earlier end or a generator that no step draws from is none.
+
+    Steps that a trail passed over before it are no longer proved.
+    """
     names = [name for name in comparison.differing if name != LENGTH and not comparison.is_idle(name)]
     if names:
-        yield DivergedSeries(*key, comparison.step(names[0]), NAMES.get(names[0], names[0]))
+        step = comparison.looked_at_before(comparison.step(names[0])) + 1
+        yield DivergedSeries(*key, step, NAMES.get(names[0], names[0]))

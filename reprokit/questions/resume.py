@@ -24,7 +24,7 @@ import msgspec
 from msgspec.structs import replace
 
 from reprokit.core.errors import CannotResume, ReprokitError
-from reprokit.core.messages import say
+from reprokit.core.messages import TrainingCount, say
 from reprokit.core.printable import listed
 from reprokit.core.version import VERSION
 from reprokit.model.plan import RECORD, Plan, ReplayStart
@@ -53,7 +53,10 @@ WINDOW = 16  # steps compared after the first difference, and in runs with resto
 RESUMED = "resumed"
 BRIEF, LOOK = 32, 0.2  # steps after which a resumed run that differs is ended; seconds between polls
 INTERRUPTED = "interrupted"  # the directory as the interrupted training left it
-UNSEEN = "only steps were compared: the state between them is seen of models of PyTorch, and of one optimizer of Keras"
+UNSEEN = (
+    "only steps were compared: the state between them is seen of models of PyTorch, of one optimizer of Keras, and"
+    " beside the boosters of XGBoost and LightGBM"
+)
 UNREAD = "the script keeps more than is read of it: at most 5,000 values, 256 MiB, and objects six deep"
 UNSEEDED = "TensorFlow without a seed draws numbers where its state is read: give it one (tf.random.set_seed)"
 MAX_FILES = 1000  # listed in a finding
@@ -93,7 +96,7 @@ class ResumeStudy:
         self._fresh = FreshCheckouts(work.directory, work.place / PLACE, work.data)
         self._runs: dict[str, str] = {}
         self._trials = 0
-        self._begun = 0  # trainings
+        self._count = TrainingCount(FEWEST)
         self._ignored = tuple(IgnoreUse(rule, ()) for rule in work.ignores.rules)  # after the first resumed training
 
     @property
@@ -186,8 +189,7 @@ class ResumeStudy:
 
     def _say(self, what: str) -> None:
         """Say which training begins."""
-        self._begun += 1
-        say(f"training {self._begun}: {what}")
+        say(f"{self._count.begin()}: {what}")
 
     def _require_read(self, resumed: RunDirectory, interrupted: RunDirectory) -> None:
         """Raise CannotResume if the resumed training opened none of the files that the interrupted one left."""

@@ -28,7 +28,7 @@ class SeenValues:
     """The values of one process that its trail sees."""
 
     def __init__(self, recording: RunDirectory, proof: ReplayProof, process: str) -> None:
-        self._results = frozenset(proof.results)
+        self._results = frozenset(proof.results if proof.every == 1 else ())  # it does not see steps passed over
         self._names: set[str] = set()
         self._is_boosting = False
         for trail in trails.read(recording):

@@ -127,6 +127,9 @@ class _TensorMerge:
         self._source, self._target = replay.run.path / rundir.TENSORS, recording.path / rundir.TENSORS
         self._key, self._added = key, added
         self._lines = list(_lines(self._source / f"{key}{INDEX}"))
+        self._is_resumed = replay.checkpoint is not None
+        if replay.checkpoint is not None:
+            _count_from(replay.checkpoint.step, self._lines)
         self._existing: dict[ValueKey, str] = {}
         self._existing_gaps: dict[ValueKey, ProofGap] = {}
         self._declared: set[str] = set()
@@ -178,6 +181,8 @@ class _TensorMerge:
         differing = [one.step + first_steps.get(one.series, 0) for one in proof.diverged if one.process == process]
         updates = [count for (name, _), count in proof.steps.items() if name == process]
         are_all_compared = updates and sum(updates) == end.get("updates")
+        if self._is_resumed and len(updates) > 1 and (not are_all_compared or any(first_steps.values())):
+            return 0  # its steps need not be those of the trail, by which they are known
         return min([end["steps"] if are_all_compared else max(updates, default=0), *differing])
 
     def _read_existing(self) -> bool:
@@ -294,6 +299,16 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
                 yield msgspec.json.decode(line, type=dict[str, Any])
             except (msgspec.MsgspecError, RecursionError) as error:
                 raise RunDamaged(f"{path}, line {number}: {reason(error)}; its tensors cannot be read") from None
+
+
+def _count_from(step: int, lines: list[dict[str, Any]]) -> None:
+    """Number the steps of a replay that resumed a checkpoint as its recording does."""
+    for line in lines:
+        for name in ("step", "passed", "dropped", "steps"):
+            if name in line and line[name] >= 0:
+                line[name] += step
+        if "updates" in line:
+            line["updates"] += step * len(line.get("first", {}))
 
 
 def _values_again(second: AnsweredReplay | None, key: str, process: str) -> dict[ValueKey, str]:

@@ -113,7 +113,7 @@ class Laboratory:
         try:
             profiled = profiling.analyze(self._run_of(attempt), knowledge.load())
         except ReprokitError as error:
-            warn(f"the profile could not be read: {error}")
+            warn(f"the profile could not be read: {error}", error.slug)
             return ProfileOutcome(attempt, (), (str(error),))
         findings_file.write(self._work.place, profiled)
         is_told = self._work.calendar  # then lines that read the clock are no cause

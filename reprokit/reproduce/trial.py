@@ -8,6 +8,7 @@ from statistics import median
 import msgspec
 
 from reprokit.core.errors import LaunchError
+from reprokit.core.messages import TrainingCount
 from reprokit.reproduce import diagnosis
 from reprokit.reproduce import journal as journals
 from reprokit.reproduce.diagnosis import PATCH, Candidate
@@ -138,10 +139,12 @@ class Trials:
         """Replay and compare at least once, until a replay differs or `count` are identical, earlier ones included."""
         replay, equal = (before.replay, before.equal) if before is not None else (None, 0)
         count = max(count, equal + 1)
+        progress = TrainingCount(count - equal, may_be_fewer=True)
         for number in range(equal + 1, count + 1):
             if replay is not None:
                 self.discard(replay)
             name = f"{into.number:02d}-replay-{number}"
+            progress.tell(self._say)
             replay = self._note(into, self._laboratory.replay(recording, name, clock=into.settings.clock))
             outcome = self.compare(into, recording, replay)
             if not outcome.identical:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from reprokit.core.errors import TensorUnavailable
 from reprokit.rules.observations import Alarm, number, tensors, values
 from reprokit.saved_tensors import shards
 from reprokit.saved_tensors.trial import TRAIN, TensorTrial, TrialTensor
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, Any]
+
+MANY = 16  # different samples of a batch
 
 
 @dataclass
@@ -73,9 +76,28 @@ def _uses(trial: TensorTrial, step: int, name: str, calls: list[Array]) -> int:
     return uses if is_repeated else len(calls)
 
 
+def has_few_samples(tensor: TrialTensor, step: int) -> bool:
+    """Return whether a layer was given the same few samples again and again, as the states of a small game."""
+    name, count, different = f"{tensor.name.removesuffix('_output_0')}_input_0", 0, set()
+    if not tensor.trial.has_tensor(name):
+        return False
+    inputs = tensor.trial.tensor(name)
+    for call in range(inputs.calls(step, TRAIN)):
+        try:
+            rows = by_unit(inputs.value(step, TRAIN, call=call))
+        except TensorUnavailable:
+            return False
+        for row in rows:
+            count += 1
+            different.add(row.tobytes())
+            if len(different) >= MANY:
+                return False
+    return len(different) < count
+
+
 @dataclass
 class DyingReLU:
-    """Most neurons of a ReLU layer are never active."""
+    """Most neurons of a ReLU layer are never active, in batches that show them enough different samples."""
 
     trial: TensorTrial
     threshold_inactivity: float = 1.0  # percent of values
@@ -89,6 +111,8 @@ class DyingReLU:
         seen = set()
         for tensor, key, value in outputs_of(self.trial, step, "ReLU", "ReLU6"):
             seen.add(tensor.name)
+            if has_few_samples(tensor, step):
+                continue
             active = (value > 0).mean(axis=0)
             idle = self._recent.idle(key, active, self.threshold_inactivity / 100)
             if idle is not None and 100 * idle > self.threshold_layer:

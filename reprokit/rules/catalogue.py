@@ -17,11 +17,12 @@ import msgspec
 from reprokit.core import toml_text
 from reprokit.core.bounds import read_whole
 from reprokit.core.errors import BadRule, reason
-from reprokit.rules import activations, boosting, data, losses, ranks, weights
+from reprokit.rules import activations, boosting, conduct, data, losses, weights
 from reprokit.saved_tensors.trial import TensorTrial
 
 AUTOMATIC = (  # rules that apply to every training; the others are matters of opinion
     weights.ExplodingTensor,
+    weights.FiniteExplosion,
     weights.VanishingGradient,
     weights.AllZero,
     weights.UnchangedTensor,
@@ -36,7 +37,10 @@ AUTOMATIC = (  # rules that apply to every training; the others are matters of o
     data.ClassImbalance,
     data.CheckInputImages,
     data.NLPSequenceRatio,
-    ranks.RankWeightsDiverge,
+    conduct.RankWeightsDiverge,
+    conduct.GradientsNeverZeroed,
+    conduct.EvaluationWithDropout,
+    conduct.TrainedInEvalMode,
 )
 ASKED_FOR = (
     weights.PoorWeightInitialization,

@@ -13,6 +13,7 @@ from reprokit.rules.observations import (
     FEWEST,
     Alarm,
     EvaluationStep,
+    are_several_trainings,
     label_weights,
     labeled,
     predicted,
@@ -40,8 +41,11 @@ class ClassImbalance:
     _pure: list[bool] = field(default_factory=list)
 
     def invoke_at_step(self, step: int) -> Iterator[Alarm]:
-        batches: dict[str, set[int]] = {}  # of all calls of the step: a GAN judges true and false samples in turn
-        for name, labels, scores in labeled(self.trial, step):
+        calls = [*labeled(self.trial, step)]
+        if all((labels == labels[:1]).all() for _, labels, _ in calls) and are_several_trainings(self.trial, step):
+            return  # as in a GAN, whose labels tell true samples from false ones
+        batches: dict[str, set[int]] = {}  # of all calls of the step
+        for name, labels, scores in calls:
             self._counts.update(labels.tolist())
             for label, weight in zip(
                 labels.tolist(), label_weights(self.trial, step, name, labels).tolist(), strict=True

@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from reprokit.core.errors import ReprokitError, RunDamaged, reason
+from reprokit.core.errors import BadRule, ReprokitError, RunDamaged, reason
 from reprokit.model.run import RUNNING
 from reprokit.rules.catalogue import RULES
 from reprokit.rules.observations import Alarm, EvaluationStep
 from reprokit.run_files import findings
 from reprokit.run_files.findings import ALARM, MAX_FINDINGS, RULE, CodePlace, Finding, FindingsFile
 from reprokit.saved_tensors import shards
-from reprokit.saved_tensors.trial import EVAL, TRAIN, TensorTrial
+from reprokit.saved_tensors.trial import EVAL, POLL, TRAIN, TensorTrial, as_they_are
 
 MAX_OF_RULE = 50  # tensors for which one rule raises alarms
 
@@ -162,6 +162,27 @@ class RuleSession:
             why=alarm.evidence,
             verdict=ALARM,
         )
+
+
+def judged_steps(rule: Any, steps: range) -> Iterator[list[Finding]]:
+    """Yield what one rule finds in some steps of its trial, as it is found; see reprokit.rules.invoke_rule."""
+    trial: TensorTrial = getattr(rule, "base_trial", None) or rule.trial
+
+    class Bounded:
+        """The rule, asked for these steps alone."""
+
+        def invoke_at_step(self, step: int) -> Any:
+            return rule.invoke_at_step(step) if step in steps else None
+
+    def goes_on() -> bool:
+        time.sleep(POLL)
+        return all(step < steps.stop - 1 for _, step in trial.order()[-1:])
+
+    session = RuleSession(trial, {type(rule).__name__: Bounded()})
+    with as_they_are([trial]):
+        yield from session.judge(goes_on)
+    if session.problems:
+        raise BadRule("; ".join(session.problems))
 
 
 def _alarms(rule: str, result: Any) -> Iterator[Alarm]:

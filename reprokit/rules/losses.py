@@ -9,15 +9,29 @@ from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 
 from reprokit.rules.boosting import LostRounds
-from reprokit.rules.observations import CLASSIFYING, Alarm, EvaluationStep, labeled, loss, loss_name
-from reprokit.saved_tensors.trial import EVAL, TRAIN, TensorTrial
+from reprokit.rules.observations import (
+    CLASSIFYING,
+    Alarm,
+    EvaluationStep,
+    are_several_trainings,
+    labeled,
+    loss,
+    loss_name,
+    loss_scale,
+    optimizers,
+)
+from reprokit.saved_tensors.trial import EVAL, TensorTrial
+
+TYPICAL_NOISE = 0.1  # of losses of batches: their standard deviation, as a share of their mean
 
 
 @dataclass
 class LossNotDecreasing:
     """The loss is where it began, or higher, and does not fall from one stretch of steps to the next.
 
-    Losses of models that train against each other, each with an optimizer, need not fall.
+    Losses of models that train against each other, each with an optimizer, need not fall. Where another optimizer
+    takes over, another training begins. Scaled losses are taken as they were before. Where a loss varies much between
+    batches, more of them must show it.
     """
 
     trial: TensorTrial
@@ -28,12 +42,17 @@ class LossNotDecreasing:
     _losses: list[float] = field(default_factory=list)
     _best: float = math.inf
     _failed: int = 0
+    _owners: frozenset[str] = frozenset()  # the optimizers of the last step
 
     def invoke_at_step(self, step: int) -> Iterator[Alarm]:
         step_loss = loss(self.trial, (step,))
         if step_loss is None or are_several_trainings(self.trial, step):
             return
-        self._losses.append(step_loss)
+        owners = optimizers(self.trial, step)
+        if self._owners and owners and self._owners.isdisjoint(owners):
+            self._losses, self._best, self._failed = [], math.inf, 0
+        self._owners = owners or self._owners
+        self._losses.append(step_loss / (loss_scale(self.trial, step) or 1.0))
         if len(self._losses) % self.num_steps:
             return
         recent = self._losses[-self.num_steps :]
@@ -47,8 +66,9 @@ class LossNotDecreasing:
         has_learned = now < start - noise
         self._failed = self._failed + 1 if not has_fallen and not has_learned and math.isfinite(self._best) else 0
         self._best = min(self._best, now)
-        has_risen = now > start + noise
-        if self._failed >= (1 if has_risen else self.patience):
+        has_risen = now > max(start, fmean(self._losses[: self.num_steps])) + noise
+        patience = self.patience * max(1.0, pstdev(recent) / abs(now) / TYPICAL_NOISE) if now else self.patience
+        if self._failed >= (1 if has_risen else patience):
             movement = "rose" if has_risen else f"did not fall in the last {self._failed * self.num_steps}"
             steps = f"{'in' if has_risen else 'of'} {len(self._losses)} saved steps"
             evidence = f"it {movement} {steps}: {start:.4g} at first, mean of the last {self.num_steps} {now:.4g}"
@@ -153,14 +173,6 @@ class StalledTraining:
     def invoke_when_idle(self, seconds: float) -> Iterator[Alarm]:
         if seconds > self.threshold:
             yield Alarm("", f"no step has been saved for {seconds:.0f} seconds")
-
-
-def are_several_trainings(trial: TensorTrial, step: int) -> bool:
-    """Return whether a step computes gradients of several losses, in a training of several optimizers or models."""
-    if not trial.has_tensor("loss") or not trial.tensor("loss").was_saved(step, TRAIN):
-        return False
-    is_single = trial.tensor("loss").calls(step, TRAIN) < 2
-    return not is_single and bool(trial.tensor_names(mode=TRAIN, regex=r"^(model|optimizer)#1[./]"))
 
 
 def both_losses(trial: TensorTrial, evaluation: EvaluationStep) -> tuple[float | None, float | None]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 CLASSIFYING = re.compile("CrossEntropy|NLL|BCE", re.IGNORECASE)  # losses whose labels are classes
 EMBEDDINGS = ("Embedding", "EmbeddingBag")  # layers that look up a row for each token
+UPDATED_BY = "gradients_kept/"  # what is noted of each optimizer that updates
 FEWEST = 8  # samples of the smallest batch that is judged
 MOST_CLASSES = 1 << 20  # larger labels are no classes: an untrusted file may hold any number
 
@@ -100,6 +101,26 @@ def loss(trial: TensorTrial, steps: tuple[int, ...], mode: str = TRAIN) -> float
                 except TensorUnavailable:
                     continue
     return float(numpy.mean(losses)) if losses else None
+
+
+def loss_scale(trial: TensorTrial, step: int) -> float | None:
+    """Return by how much losses are scaled in a step; None where nothing scales them."""
+    scales = (tensor for tensor in tensors(trial, step, "conduct") if tensor.name == "loss_scale")
+    return next((number(tensor, step, "mean") for tensor in scales), None)
+
+
+def are_several_trainings(trial: TensorTrial, step: int) -> bool:
+    """Return whether a step computes gradients of several losses, in a training of several optimizers or models."""
+    if not trial.has_tensor("loss") or not trial.tensor("loss").was_saved(step, TRAIN):
+        return False
+    is_single = trial.tensor("loss").calls(step, TRAIN) < 2
+    return not is_single and bool(trial.tensor_names(mode=TRAIN, regex=r"^(model|optimizer)#1[./]"))
+
+
+def optimizers(trial: TensorTrial, step: int) -> frozenset[str]:
+    """Return the names of the optimizers that updated in a step, as far as PyTorch's are known."""
+    names = (tensor.name for tensor in tensors(trial, step, "conduct"))
+    return frozenset(name.removeprefix(UPDATED_BY) for name in names if name.startswith(UPDATED_BY))
 
 
 def loss_name(trial: TensorTrial) -> str:

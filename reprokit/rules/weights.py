@@ -34,6 +34,47 @@ class ExplodingTensor:
 
 
 @dataclass
+class FiniteExplosion:
+    """All gradients together become far larger than in the first steps, or a weight than at first, without infinity."""
+
+    trial: TensorTrial
+    gradients: float = 1000.0  # times the largest norm of the first steps
+    weights: float = 100.0  # times the first mean absolute value
+    floor: float = 1.0  # smaller weights are no explosion, whatever they grew from
+    first: int = 5  # saved steps
+    patience: int = 3
+    _references: dict[str, list[float]] = field(default_factory=dict)
+    _high: Counter[str] = field(default_factory=Counter)
+
+    def invoke_at_step(self, step: int) -> Iterator[Alarm]:
+        for kind in ("gradient", "gradient_unclipped"):
+            squares = {
+                tensor.name: size * size
+                for tensor in tensors(self.trial, step, "gradients")
+                if tensor.name.startswith(f"{kind}/") and (size := number(tensor, step, "l2")) is not None
+            }
+            if squares and self._is_high(kind, norm := math.sqrt(sum(squares.values())), self.gradients):
+                largest, before = max(squares, key=lambda name: squares[name]), max(self._references[kind])
+                since = f"{norm / before:.1e} times the largest of the first {self.first} saved steps"
+                yield Alarm(largest, f"the norm of all gradients is {norm:.1e}, {since}; most of it is here")
+        for tensor in tensors(self.trial, step, "weights"):
+            size = number(tensor, step, "abs_mean") if is_matrix(tensor, step) else None
+            if size is not None and self._is_high(tensor.name, size, self.weights, 1, self.floor):
+                growth = f"{size / self._references[tensor.name][0]:.1e} times what it was at first"
+                yield Alarm(tensor.name, f"mean |weight| is {size:.1e}, {growth}")
+
+    def _is_high(self, name: str, size: float, threshold: float, first: int = 0, floor: float = 0.0) -> bool:
+        """Return whether a size has been far above those of its first steps for some steps in a row."""
+        reference = self._references.setdefault(name, [])
+        if len(reference) < (first or self.first):
+            reference.append(size)
+            return False
+        is_high = math.isfinite(size) and size > floor and 0 < max(reference) * threshold < size
+        self._high[name] = self._high[name] + 1 if is_high else 0
+        return self._high[name] >= self.patience
+
+
+@dataclass
 class VanishingGradient:
     """The mean absolute gradient of a layer is near zero while that of another layer is not."""
 
@@ -88,12 +129,16 @@ class UnchangedTensor:
 
     trial: TensorTrial
     num_steps: int = 3
+    converged: float = 1e-6  # a weight that moved before may rest where its gradient is smaller, and not zero
+    _moved: set[str] = field(default_factory=set)
     _since: dict[str, tuple[object, int]] = field(default_factory=dict)
 
     def invoke_at_step(self, step: int) -> Iterator[Alarm]:
         for tensor in tensors(self.trial, step, "weights"):
             now = tensor.fingerprint(step, TRAIN)
             before, count = self._since.get(tensor.name, (None, 0))
+            if before not in (None, now):
+                self._moved.add(tensor.name)
             count = count + 1 if now == before else 0
             self._since[tensor.name] = now, count
             if count < self.num_steps or FROZEN in tensor.collections:
@@ -107,8 +152,10 @@ class UnchangedTensor:
         names = set(self.trial.tensor_names(step=step, mode=TRAIN, collection="gradients"))
         for gradient in (f"gradient/{name}", f"gradient/{name}.values"):  # dense or sparse
             if gradient in names:
-                is_zero = number(self.trial.tensor(gradient), step, "abs_max") == 0
-                return "" if is_zero else ", though it has a gradient"
+                size = number(self.trial.tensor(gradient), step, "abs_max")
+                if size and size < self.converged and name in self._moved:
+                    return None
+                return "" if size == 0 else ", though it has a gradient"
             if self.trial.has_tensor(gradient):
                 return None  # frozen meanwhile, or not used in this step
         return ", as it gets no gradient" if names else ""

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from reprokit.model.agent_warning import AgentWarning, distinct
 from reprokit.model.run import CaptureUnavailable
+from reprokit.model.run_warning import RunWarning, distinct
 from reprokit.run_files import rundir
 
 MAX_READ = 64 << 20  # bytes read of metrics.jsonl: processes start and frameworks are imported early
@@ -44,7 +44,7 @@ class AgentFacts(msgspec.Struct):
     pids: set[int] = msgspec.field(default_factory=set)  # of processes with an agent
     python: dict[str, str] | None = None
     frameworks: dict[str, str] = msgspec.field(default_factory=dict)
-    warnings: list[AgentWarning] = msgspec.field(default_factory=list)  # each thing that is warned of once
+    warnings: list[RunWarning] = msgspec.field(default_factory=list)  # each thing that is warned of once
     path: list[str] = msgspec.field(default_factory=list)  # sys.path of the first process
     packages: set[str] = msgspec.field(default_factory=set)  # top-level names of imported modules
     modules: set[str] = msgspec.field(default_factory=set)  # imported files outside of packages
@@ -124,7 +124,7 @@ def _add_line(facts: AgentFacts, line: bytes) -> None:
         _count_unavailable(facts.captures_unavailable, value)
     elif kind == "warning" and len(facts.warnings) < MAX_WARNINGS:
         text, code, path = (str(value.get(name, "")) for name in ("text", "code", "path"))
-        warning = AgentWarning(text, code, path, said=value.get("said") is True)
+        warning = RunWarning(text, code, path, said=value.get("said") is True)
         facts.warnings = distinct([*facts.warnings, warning])
 
 

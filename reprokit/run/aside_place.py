@@ -194,6 +194,21 @@ def wait_for(place: Path) -> None:
         fcntl.lockf(file, fcntl.LOCK_EX)
 
 
+def set_aside_for(home: Path, directory: str, replay: Path, since: int) -> Iterator[tuple[Path, Path]]:
+    """Yield the regular files below a directory that are aside for a run: where each is, and where it was.
+
+    Lists that are older than the run, in nanoseconds since 1970, are another's.
+    """
+    for place in sorted(home.glob(f"{PREFIX}*")):
+        entries = read_list(place)
+        if entries is None or Path(entries.replay) != replay or (place / LIST).stat().st_ctime_ns < since:
+            continue
+        for number, entry in enumerate(entries.entries):
+            aside, path = place / str(number), Path(os.path.normpath(os.path.join(directory, entry.path)))
+            if aside.is_file() and not aside.is_symlink() and path.is_relative_to(directory):
+                yield aside, path
+
+
 def _is_locked(place: Path) -> bool:
     with suppress(OSError), open(place / LOCK, "r+b") as file:
         try:
@@ -225,10 +240,13 @@ def read_list(place: Path) -> AsideList | None:
         raise CannotCopy(f"{place / LIST}: {reason(error)}; move back what lies beside it, and remove it") from None
 
 
-def put_back_leftovers(home: Path, directory: str, known: set[str], resolve: Resolve) -> Iterator[Path]:
+def put_back_leftovers(
+    home: Path, directory: str, known: set[str], resolve: Resolve, recording: Path
+) -> Iterator[Path]:
     """Put back what killed replays of the same recording left aside; other lists may be anybody's.
 
-    Yield the directories that now have what these replays had written.
+    What the recording itself had set aside, as it continues another one, goes where nothing is lost. Yield the
+    directories that now have what is no longer in its place.
     """
     known = known | {str(parent) for name in known for parent in Path(name).parents}
     for place in sorted(home.glob(f"{PREFIX}*")):
@@ -240,9 +258,20 @@ def put_back_leftovers(home: Path, directory: str, known: set[str], resolve: Res
         elif entries.directory == directory and known.issuperset(
             [*(entry.path for entry in entries.entries), *entries.made]
         ):
-            replaced = _put_back_leftover(AsidePlace(place, entries), resolve)
+            left = AsidePlace(place, entries)
+            if Path(entries.replay) == recording:
+                left.settle(resolve, _replaced_by_own)
+                replaced = left.replaced.path
+            else:
+                replaced = _put_back_leftover(left, resolve)
             if replaced is not None:
                 yield replaced
+
+
+def _replaced_by_own(_entry: AsideEntry, aside: Path, path: Path) -> Settlement:
+    if not os.path.lexists(aside) or has_same_bytes(aside, path):
+        return Settlement.OLD_GOES
+    return Settlement.OLD_IS_KEPT
 
 
 def _put_back_leftover(place: AsidePlace, resolve: Resolve) -> Path | None:

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from reprokit.model.environment import EnvironmentFile
-from reprokit.model.source import UsedFiles
+from reprokit.model.environment import EnvironmentFile, UsedFiles
 from reprokit.run.git import LIMIT, Checkout, Git, GitFailed
 from reprokit.run_files import names, rundir
 from reprokit.run_files.names import CODE_SUFFIXES

@@ -21,6 +21,7 @@ from typing import IO, Any
 
 import msgspec
 
+from reprokit.core.errors import ReprokitError
 from reprokit.core.printable import printable
 from reprokit.run_files import names, rundir, state_files
 
@@ -109,8 +110,8 @@ def with_read_files(
     declared_paths = {
         os.path.normpath(os.path.join(real_directory, entry["path"].removesuffix("/*"))) for entry in declared_entries
     }
-    run_prefix = os.path.realpath(run) + "/"
-    paths = (path for path in names.read(run) - written_paths if not path.startswith(run_prefix))
+    runs = tuple(f"{os.path.realpath(path)}/" for path in (str(run), *_continued(run)))
+    paths = (path for path in names.read(run) - written_paths if not path.startswith(runs))
     files = sorted(
         path
         for path in paths
@@ -122,6 +123,14 @@ def with_read_files(
     incomplete = more > 0 or len(names.read_lines(run)) >= MAX_NOTED
     seen_files = _grouped_by_directory([entry for entry in entries if entry is not None], incomplete)
     return declared_entries + [msgspec.to_builtins(entry) for entry in seen_files], more
+
+
+def _continued(run: Path) -> Iterator[str]:
+    """Yield the path of the run that this one continues, whose keyframes its agent reads."""
+    with suppress(ReprokitError):
+        continued = rundir.RunDirectory(run).run.continues
+        if continued is not None:
+            yield continued.path
 
 
 def _removed_files(run: Path, files: list[str], real_directory: str) -> Iterator[DataFile]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -31,6 +32,7 @@ NO_RDRAND = "~0x4000000000000000:~0x40000"  # OPENSSL_ia32cap(3): bits 62 and 64
 STEP = 8192  # bytes: the size of a recording's environment is a multiple of this
 LEAST_PADDING = 4096  # bytes of padding that leave a replay room for new variables
 MOST_PADDING = 128 << 10  # bytes: the kernel accepts no longer string
+BYTECODE = "__pycache__"
 LIST_SEPARATORS = re.compile(r"[\s:;]")  # not allowed in paths of LD_PRELOAD, which cannot be quoted
 
 
@@ -135,10 +137,38 @@ def agent_directory() -> Path:
     return Path(os.path.realpath(reprokit.__path__[0])) / "agent"
 
 
+def complete_bytecode(agent: Path) -> None:
+    """Compile the agent's modules that no installer has compiled for this interpreter, if that may be written there.
+
+    Processes of a run write no bytecode: one that did would leave the next one's memory in another state than its own.
+    """
+    tag = sys.implementation.cache_tag
+    if tag is None or sys.dont_write_bytecode or sys.pycache_prefix is not None:
+        return
+    with suppress(OSError):
+        if _lacks_bytecode(str(agent), f".{tag}.pyc") and os.access(agent, os.W_OK):
+            import compileall  # imported late: slow to load, and rarely needed
+
+            compileall.compile_dir(agent, quiet=2, optimize=0)
+
+
+def _lacks_bytecode(directory: str, ending: str) -> bool:
+    """Return whether a module in a directory, or below, has no bytecode; the agent takes none that is out of date.
+
+    Names alone are looked at, as each run waits for this.
+    """
+    names = set(os.listdir(directory))
+    compiled = set(os.listdir(f"{directory}/{BYTECODE}")) if BYTECODE in names else set()
+    if any(name.endswith(".py") and name[:-3] + ending not in compiled for name in names):
+        return True
+    return any(_lacks_bytecode(f"{directory}/{name}", ending) for name in names if "." not in name and name != BYTECODE)
+
+
 @contextmanager
 def preload_paths() -> Iterator[PreloadPaths]:
     """Yield the installed paths; by a temporary link to the package if these cannot be written in a search list."""
     package = agent_directory().parent
+    complete_bytecode(agent_directory())
     if not LIST_SEPARATORS.search(str(package)):
         yield _paths_in(package)
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -12,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from reprokit.model.source import GitProblem
+from reprokit.model.environment import GitProblem
 
 LIMIT = 2.0  # seconds for each call of git
 BLOCK = 1 << 16
+LONGEST = 2000  # characters of an address
+_SCHEMES = ("https", "http", "ssh", "git", "file", "git+ssh", "ssh+git")
 # Keep git from executing programs that the checkout's configuration names, and from showing other objects than its own.
 _SAFELY = ("--no-replace-objects", "--literal-pathspecs", "-c", "core.fsmonitor=false")
 _VARIABLES = {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
@@ -59,6 +62,19 @@ class Git:
             yield from _blocks(process.stdout)
         if is_late.is_set() or process.returncode:
             raise GitFailed("no-answer" if is_late.is_set() else "failed")
+
+    def address(self) -> str:
+        """Return where the checkout's branch, or `origin`, comes from, without credentials; empty if from nowhere."""
+        text = self.output("ls-remote", "--get-url").decode("utf-8", "replace").strip()
+        scheme, separator, rest = text.partition("://")
+        if separator:
+            host, slash, path = rest.partition("/")
+            path = re.split("[?#]", path, maxsplit=1)[0]
+            return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"[:LONGEST] if scheme in _SCHEMES else ""
+        user = text.rpartition("@")[0]
+        if "::" in text or ":" in user:  # a program of its own, with whatever arguments; a password
+            return ""
+        return text[:LONGEST] if {"/", ":"} & set(text) else ""  # else it is the name of a remote that is not there
 
 
 @contextmanager
@@ -105,13 +121,10 @@ class Checkout:
     commit: str
 
 
-def checkout_of(directory: Path) -> Checkout | None:
-    """Return the checkout that a directory is in; None if it is in none. Raises GitFailed."""
+def checkout_of(directory: Path, place: Path | None) -> Checkout:
+    """Return the checkout that a directory is in, with its .git at a place if that is known. Raises GitFailed."""
     from shutil import which  # imported while the training runs: slow to load
 
-    place = next((path for path in (directory, *directory.parents) if os.path.lexists(path / ".git")), None)
-    if place is None and "GIT_DIR" not in os.environ:
-        return None
     program = which("git")
     if program is None:
         raise GitFailed("absent")

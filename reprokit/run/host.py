@@ -84,9 +84,8 @@ def driver_facts() -> dict[str, str]:
 
 def gpu_facts(directory: Path) -> list[str]:
     """Return one line per GPU: name, driver, memory."""
-    from shutil import which
-
-    tool = which("nvidia-smi")
+    places = (os.path.join(place, "nvidia-smi") for place in os.get_exec_path())  # as shutil finds it, slow to load
+    tool = next((place for place in places if os.path.isfile(place) and os.access(place, os.X_OK)), None)
     if tool is None:
         return []
     query = "--query-gpu=name,driver_version,memory.total"
@@ -137,7 +136,7 @@ class EnvironmentCollector:
         try:
             self._collect()
         except Exception as error:  # the training must not be affected
-            warn(f"host facts are incomplete: {type(error).__name__}: {error}")
+            warn(f"host facts are incomplete: {type(error).__name__}: {error}", "host-facts")
 
     def _collect(self) -> None:
         facts, directory = self._facts, self._directory
@@ -162,7 +161,7 @@ class EnvironmentCollector:
 
     def complete(self, agent_facts: AgentFacts, interrupted: Callable[[], bool]) -> EnvironmentFile:
         """Wait a limited time for the facts, and add those of agent and shim."""
-        from reprokit.run import commit_files, data, objects, packages, sources
+        from reprokit.run import data, packages, sources
         from reprokit.run_files import state_files
 
         self._interrupted, self._deadline = interrupted, time.monotonic() + data.PATIENCE
@@ -187,7 +186,7 @@ class EnvironmentCollector:
             if os.path.realpath(directory / name) not in state_paths
         }
         facts.data, facts.unlisted = data.with_read_files(self._run, facts.data, written, directory, self._has_no_time)
-        objects_read, unlisted = objects.read(self._run)
+        objects_read, unlisted = _objects_read(self._run)
         facts.data, facts.unlisted = (
             facts.data + data.pipes(self._run, os.path.realpath(directory)) + objects_read,
             facts.unlisted + unlisted,
@@ -197,10 +196,20 @@ class EnvironmentCollector:
             os.path.normpath(os.path.join(os.path.realpath(directory), entry["path"])) for entry in facts.data
         }
         if self._checkout is not None and facts.git is not None:
+            from reprokit.run import commit_files
+
             facts.git = sources.without(facts.git, written | listed_paths, directory)
             used = commit_files.compared(self._checkout, facts, directory, written, unread)
             facts.git["used"] = msgspec.to_builtins(used)
         return facts
+
+
+def _objects_read(run: Path) -> tuple[list[dict[str, Any]], int]:
+    if not (run / rundir.OBJECTS).exists():
+        return [], 0
+    from reprokit.run import objects
+
+    return objects.read(run)
 
 
 def started_at() -> float:

@@ -11,7 +11,6 @@ import ctypes
 import errno
 import os
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -77,6 +76,8 @@ class Namespaces(msgspec.Struct, frozen=True, kw_only=True):
         if flags:
             _unshare(flags)
         if self.host:
+            import socket  # imported where it is needed: slow to load
+
             socket.sethostname(self.host)
         if self.bound is not None:
             _mount("none", "/", MS_REC | MS_PRIVATE)  # or the next mount would be visible to the whole machine

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +20,7 @@ from reprokit import entropy
 from reprokit.core.errors import RunError
 from reprokit.core.printable import listed
 from reprokit.model.states import Uncovered
-from reprokit.run import elf, go_programs
+from reprokit.run import elf
 from reprokit.run_files import rundir
 
 MAX_LIST = 16 << 20  # bytes read of modules.paths: absolute paths, and keywords of the shim (WORDS)
@@ -28,7 +29,6 @@ MAX_CODE = 4 << 30  # bytes scanned of one module
 BLOCK = 8 << 20
 MAX_CACHE = 16 << 20  # bytes
 MAX_NAMED = 6  # programs in one line
-
 WORDS: dict[bytes, Uncovered] = {
     b"vdso": Uncovered(
         source="vdso",
@@ -69,9 +69,17 @@ CRYPTOGRAPHIC = (
     "libaws-c-cal", "libbearssl", "_ssl.", "_hashlib.", "cryptography/hazmat/bindings/_rust.", "_openssl.",
     "_sodium.", "_bcrypt.", "cygrpc.", "_awscrt.",
 )  # fmt: skip
-
 INSTALLED = re.compile("/(?:site|dist)-packages/|/lib(?:64)?/|/libpython|/python[0-9.]*$")
 _ESCAPED = re.compile(rb"\\([0-7]{3})")  # in /proc/PID/maps
+REPEATS = (1, 22)  # the first release whose seeds repeat
+UNKNOWN = "?"  # release of a program that is one of Go's, and does not say more
+NAMED = 3  # programs in a sentence
+_SECTION = b".go.buildinfo"
+_MAGIC = b"\xff Go buildinf:"
+_AREA = 64 << 10  # bytes of the data that have it, as Go's own debug/buildinfo looks
+_LONGEST = 256  # bytes of a release's name
+_IN_PLACE = 2  # flag: the texts follow (Go 1.18 and later), instead of addresses of them
+_RELEASE = re.compile(rb"\bgo(\d{1,3}\.\d{1,3}(?:\.\d{1,3})?)")
 
 
 class ModuleFindings(msgspec.Struct):
@@ -147,7 +155,7 @@ def collect(
             releases[path] = module.go
         if module.names and not _matches_library(path, ignored_libraries):
             findings.uncovered.append(_uncovered(path, module.names))
-    if ticks := go_programs.uncovered(releases):
+    if ticks := uncovered(releases):
         findings.noted.append(ticks)
         findings.uncovered.append(ticks)
     if cache != cache_before:
@@ -174,9 +182,7 @@ def _lines(run: Path) -> set[bytes]:
 def _go_releases(lines: set[bytes]) -> dict[str, str]:
     """Return the releases of Go that built the programs that the supervisor has seen, by path."""
     matches = filter(None, map(GO.fullmatch, lines))
-    return {
-        path: (match[1] or go_programs.UNKNOWN.encode()).decode() for match in matches for path in _files({match[2]})
-    }
+    return {path: (match[1] or UNKNOWN.encode()).decode() for match in matches for path in _files({match[2]})}
 
 
 def _module_files(lines: set[bytes]) -> list[str]:
@@ -256,7 +262,7 @@ def _scanned(path: str, cache: dict[str, CachedModule], interrupted: Callable[[]
             status = os.fstat(file.fileno())
             head = elf.header(file) if stat.S_ISREG(status.st_mode) else None
             if head is not None:
-                names, go = sorted(_instruction_names(file, head, interrupted)), go_programs.release(file, head)
+                names, go = sorted(_instruction_names(file, head, interrupted)), release(file, head)
                 cache[path] = CachedModule(status.st_size, status.st_mtime_ns, status.st_ino, names, go)
                 return cache[path]
     return NOTHING
@@ -310,9 +316,6 @@ def _blocks(file: BinaryIO, start: int, size: int) -> Iterator[tuple[bytes, int,
         yield code, begin, min(begin + length + 2, len(code))  # an instruction may continue in the next block
 
 
-# ---- cache of scanned modules --------------------------------------------------------------------------------------
-
-
 def _cache_path() -> Path | None:
     """Return the cache file in the user's cache directory; None if there is none or another user owns it."""
     place = os.environ.get("XDG_CACHE_HOME", "")
@@ -346,3 +349,67 @@ def _write_cache(cache: dict[str, CachedModule]) -> None:
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
+
+
+def release(file: BinaryIO, head: elf.ElfHeader) -> str:
+    """Return the release of Go that built a program or library: "1.19.8", or UNKNOWN; empty if Go did not."""
+    for offset, size in _areas(file, head):
+        data = os.pread(file.fileno(), min(size, _AREA), offset)
+        at = data.find(_MAGIC)
+        if at >= 0:
+            match = _RELEASE.search(_release_text(file, head, data[at:]))
+            return match[1].decode() if match else UNKNOWN
+    return ""
+
+
+def _areas(file: BinaryIO, head: elf.ElfHeader) -> Iterator[tuple[int, int]]:
+    """Yield offset and size of the section with Go's facts; of stripped programs, of what may hold it."""
+    section = elf.section_named(file, head, _SECTION)
+    if section is not None:
+        yield section.offset, section.size
+    elif not head.section_count:
+        for segment in elf.segments(file, head):
+            if segment.kind == elf.LOADED and segment.flags & elf.WRITABLE:
+                yield segment.offset, segment.size
+
+
+def _release_text(file: BinaryIO, head: elf.ElfHeader, facts: bytes) -> bytes:
+    with suppress(struct.error, IndexError):
+        if facts[15] & _IN_PLACE:
+            return facts[32 : 32 + _LONGEST]  # after a length of one or two bytes
+        order = ">" if facts[15] & 1 else "<"
+        place = struct.Struct(f"{order}QQ" if facts[14] == 8 else f"{order}II")
+        (pointer,) = struct.unpack_from(f"{order}{'Q' if facts[14] == 8 else 'I'}", facts, 16)
+        text, length = place.unpack(_at_address(file, head, pointer, place.size))
+        return _at_address(file, head, text, min(length, _LONGEST))
+    return b""
+
+
+def _at_address(file: BinaryIO, head: elf.ElfHeader, address: int, size: int) -> bytes:
+    for segment in elf.segments(file, head):
+        start = address - segment.address
+        if segment.kind == elf.LOADED and 0 <= start < segment.size:
+            return os.pread(file.fileno(), min(size, segment.size - start), segment.offset + start)
+    return b""
+
+
+def repeats(release_built_by: str) -> bool:
+    """Return whether the seeds of a program that this release has built repeat."""
+    parts = release_built_by.split(".")
+    return release_built_by != UNKNOWN and (int(parts[0]), int(parts[1])) >= REPEATS
+
+
+def uncovered(releases: dict[str, str]) -> Uncovered | None:
+    """Return the source of the programs, by path, whose seeds do not repeat; None if there are none."""
+    named = [
+        f"{path} ({'Go, of no known release' if built_by == UNKNOWN else f'Go {built_by}'})"
+        for path, built_by in sorted(releases.items())
+        if built_by and not repeats(built_by)
+    ]
+    if not named:
+        return None
+    text = (
+        f"{listed(named, NAMED)}: before 1.22, Go's runtime seeds the order of maps, select, hash/maphash and "
+        "math/rand from the processor's ticks, which do not repeat; build with Go 1.22 or newer"
+    )
+    return Uncovered(source="ticks", text=text, module=named[0].rpartition(" (")[0])

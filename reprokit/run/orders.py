@@ -23,15 +23,20 @@ class WrittenLine(msgspec.Struct, frozen=True):
     t: float
 
 
-class RecordedOrder(msgspec.Struct, frozen=True):
-    """A line of one track: its actors, and who of them had each turn."""
+class GivenOrder(msgspec.Struct, frozen=True, array_like=True):
+    """A line of one track as a replay is given it: its actors, and who of them had each turn."""
 
     p: str
-    t: float  # when the line was written
     track: Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
     actors: Annotated[list[Annotated[str, msgspec.Meta(max_length=MAX_NAME)]], msgspec.Meta(max_length=MAX_ACTORS)]
     turns: Annotated[str, msgspec.Meta(max_length=MAX_PACKED, pattern="^[A-Za-z0-9+/]*=*$")]
     count: Annotated[int, msgspec.Meta(ge=1, le=MAX_TURNS)]
+
+
+class RecordedOrder(GivenOrder, frozen=True, array_like=False, kw_only=True):
+    """Such a line as agents record it."""
+
+    t: float  # when it was written
 
 
 class OrdersByProcess:
@@ -41,6 +46,7 @@ class OrdersByProcess:
         self._processes: dict[str, list[bytes]] = {}
         self._size = 1 + MAX_DIGITS
         self._began = self._ended = 0.0  # times of the first line of all and of the last one with an order
+        self._earlier = 0.0  # seconds of the runs before a continued one
         self.left_out = 0
         self.damaged = 0  # complete lines with an invalid order
 
@@ -56,6 +62,19 @@ class OrdersByProcess:
             self.damaged += line.endswith(b"\n")
             return
         self._ended = max(self._ended, order.t)
+        self._add(order)
+
+    def take_given(self, text: bytes) -> None:
+        """Take the lines that a continued run was given: those of the runs before it."""
+        seconds, *lines = text.splitlines(keepends=True)
+        try:
+            self._earlier = min(max(0.0, float(seconds)), MAX_SECONDS)
+            for line in lines:
+                self._add(msgspec.json.decode(line, type=GivenOrder))
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            self.damaged += 1
+
+    def _add(self, order: GivenOrder) -> None:
         text = json.dumps([order.p, order.track, order.actors, order.turns, order.count], separators=(",", ":")) + "\n"
         if self.left_out or self._size + len(text) > MAX_SIZE:  # nothing later is added, as no track may have a gap
             self.left_out += 1
@@ -68,7 +87,7 @@ class OrdersByProcess:
 
         The first line is the time from the run's first line to its last order, in seconds.
         """
-        yield b"%.1f\n" % min(max(0.0, self._ended - self._began), MAX_SECONDS)
+        yield b"%.1f\n" % min(self._earlier + max(0.0, self._ended - self._began), MAX_SECONDS)
         for process, lines in self._processes.items():
             if process not in twice:
                 yield from lines

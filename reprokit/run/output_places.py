@@ -81,7 +81,7 @@ class PlaceNames:
     def is_hidden(self, path: str) -> bool:
         """Return whether a file or directory lies where it is taken for a program's cache, environment or state."""
         place = self.recorded_path(path)
-        if self.has_results(path) or names.TOOL_FILES.fullmatch(place) or place.startswith(SEGMENTS):
+        if self.has_results(path) or names.is_tools(place) or place.startswith(SEGMENTS):
             return False
         is_system = f"{place}/".startswith(tuple(f"{name}/" for name in ("/dev", "/proc", "/sys")))
         if is_system or any(is_below(place, own) for own in self._own):

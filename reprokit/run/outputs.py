@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import heapq
 import json
 import os
+import re
+import stat
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -19,8 +23,8 @@ import msgspec
 
 from reprokit.core import private_keys
 from reprokit.model.outputs import OutputFile, OutputLink, OutputsFile
-from reprokit.run import console_copies, found_files
-from reprokit.run.changed_files import ChangedFiles, ChangeSearch, created_above
+from reprokit.run import found_files
+from reprokit.run.file_times import born
 from reprokit.run.output_places import WANDB_RUN, PlaceNames, is_regular_or_link
 from reprokit.run_files import names, rundir
 from reprokit.run_files.names import CODE_SUFFIXES
@@ -35,11 +39,18 @@ MAX_UNPACKED = 16 << 30  # of one container
 MAX_MEMBERS = 100_000  # of one container
 MAX_METADATA = 1 << 20  # bytes of a .keras file's metadata.json
 BLOCK = 1 << 20
-
 TICK = 10_000_000  # nanoseconds by which times of file systems may be late
 PIECE = 8 << 20  # bytes copied between two checks for an interruption
 MARGIN = 64 << 20  # bytes left free on the disk
 _NO_COPYING = (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
+MAX_PROGRAMS = 100  # of a pipeline
+FLAGS = re.compile(r"^flags:\s*([0-7]+)$", re.MULTILINE)
+Identity = tuple[int, int]  # device and inode
+MAX_LOOKED_AT = 1_000_000  # files
+MAX_SECONDS = 2.0
+OFTEN = 512  # files between two looks at the time
+MAX_DIRECTORIES = 10_000  # that are listed
+MAX_DEPTH = 64
 
 
 class OutputReading(msgspec.Struct):
@@ -224,7 +235,7 @@ def _changed_files(
     changed = search.run(whole, [*(directory for directory, _ in named), *sorted(above)])
     changed.files = set(filter(places.may_be_written_unseen, changed.files))
     if changed.files:
-        copies = console_copies.identities()
+        copies = identities()
         changed.files = {path for path in changed.files if _identity(path) not in copies}
     changed.directories |= set(created_above(map(os.path.realpath, results), start.st_ctime_ns))
     changed.directories = {path for path in changed.directories if places.has_results(path)}
@@ -255,7 +266,7 @@ def _has_changed_in(path: str, intervals: Sequence[tuple[int, int]]) -> bool:
     return False
 
 
-def _identity(path: str) -> console_copies.Identity | None:
+def _identity(path: str) -> Identity | None:
     try:
         status = os.stat(path)
     except OSError:
@@ -369,3 +380,161 @@ def _without_date(metadata: bytes) -> bytes:
         return metadata
     value.pop("date_saved", None)
     return json.dumps(value, sort_keys=True).encode()
+
+
+def identities() -> set[Identity]:
+    """Return the files behind the standard streams of all processes, and those that readers of our pipes write to."""
+    found: set[Identity] = set()
+    pipes: set[Identity] = set()
+    for descriptor in range(3):
+        with suppress(OSError):
+            status = os.fstat(descriptor)
+            (pipes if stat.S_ISFIFO(status.st_mode) and descriptor else found).add((status.st_dev, status.st_ino))
+    return found | set(_printed_into()) | (_written_by_readers(pipes) if pipes else set())
+
+
+def _printed_into() -> Iterator[Identity]:
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        for descriptor in (1, 2):
+            with suppress(OSError):
+                status = os.stat(f"/proc/{pid}/fd/{descriptor}")
+                if stat.S_ISREG(status.st_mode):
+                    yield status.st_dev, status.st_ino
+
+
+def _written_by_readers(pipes: set[Identity]) -> set[Identity]:
+    """Return the files that programs write which read one of these pipes, or a pipe that one of them writes."""
+    programs = {pid: list(_open_files(pid)) for pid in os.listdir("/proc") if pid.isdigit() and int(pid) != os.getpid()}
+    written: set[Identity] = set()
+    waiting, known = list(pipes), set(pipes)
+    while waiting and len(known) < MAX_PROGRAMS:
+        pipe = waiting.pop()
+        for files in programs.values():
+            if (pipe, True, False) not in files:
+                continue
+            own = {identity for identity, is_pipe, is_written in files if is_written and not is_pipe}
+            further = {identity for identity, is_pipe, is_written in files if is_written and is_pipe} - known
+            written |= own
+            known |= further
+            waiting += further
+    return written
+
+
+def _open_files(pid: str) -> Iterator[tuple[Identity, bool, bool]]:
+    """Yield the open files and pipes of a process: identity, whether it is a pipe, and whether it may be written."""
+    with suppress(OSError):
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                status = os.stat(f"/proc/{pid}/fd/{number}")
+                is_pipe = stat.S_ISFIFO(status.st_mode)
+                if not (is_pipe or stat.S_ISREG(status.st_mode)):
+                    continue
+                with open(f"/proc/{pid}/fdinfo/{number}", encoding="ascii") as file:
+                    flags = FLAGS.search(file.read())
+                yield (
+                    (status.st_dev, status.st_ino),
+                    is_pipe,
+                    flags is not None and bool(int(flags[1], 8) & os.O_ACCMODE),
+                )
+
+
+class ChangedFiles(msgspec.Struct):
+    """The regular files and symbolic links that changed, and the directories that were created."""
+
+    files: set[str] = msgspec.field(default_factory=set)
+    directories: set[str] = msgspec.field(default_factory=set)
+    cut: str = ""  # the first directory that was not looked through; empty if all were
+
+
+class SearchedDirectory(msgspec.Struct, frozen=True, order=True):
+    """A directory to be looked through, in the order of the search."""
+
+    is_old: bool  # nothing was created, renamed or removed in it
+    depth: int
+    path: str
+    is_whole: bool  # also what did not change itself below it
+
+
+class ChangeSearch:
+    """A search through directories; each is looked through once."""
+
+    def __init__(self, start: int, is_searched: Callable[[str], bool], interrupted: Callable[[], bool]) -> None:
+        self._start, self._is_searched, self._interrupted = start, is_searched, interrupted
+        self._deadline = time.monotonic() + MAX_SECONDS
+        self._whole: tuple[str, ...] = ()
+        self._seen: set[str] = set()
+        self._waiting: list[SearchedDirectory] = []
+        self._looked_at = 0
+        self._changed = ChangedFiles()
+
+    def run(self, whole: Sequence[str], partly: Iterable[str]) -> ChangedFiles:
+        """Look through directories: the first with all below them, the others where they changed themselves."""
+        self._whole = tuple(os.path.join(path, "") for path in whole)
+        for path in (*whole, *partly):
+            with suppress(OSError):
+                self._add(path, os.stat(path), 0)
+        while self._waiting:
+            directory = heapq.heappop(self._waiting)
+            if not self._look_through(directory):
+                self._changed.cut = directory.path
+                break
+        return self._changed
+
+    def _add(self, path: str, status: os.stat_result, depth: int) -> None:
+        if path in self._seen or not stat.S_ISDIR(status.st_mode) or depth > MAX_DEPTH:
+            return
+        self._seen.add(path)
+        is_old = status.st_ctime_ns <= self._start
+        self._add_created(path, status)
+        is_whole = os.path.join(path, "").startswith(self._whole)
+        heapq.heappush(self._waiting, SearchedDirectory(is_old, depth, path, is_whole))
+
+    def _add_created(self, path: str, status: os.stat_result) -> None:
+        """Add a directory to those that were created since."""
+        is_old = status.st_ctime_ns <= self._start
+        if not is_old and len(self._changed.directories) < MAX_DIRECTORIES and born(path) > self._start:
+            self._changed.directories.add(path)
+
+    def _look_through(self, directory: SearchedDirectory) -> bool:
+        """Look at each entry of a directory; return False if the bounds were reached."""
+        with suppress(OSError), os.scandir(directory.path) as entries:  # gone, or not this user's to read
+            for entry in entries:
+                if not self._goes_on():
+                    return False
+                with suppress(OSError):
+                    self._look_at(entry, directory)
+        return True
+
+    def _goes_on(self) -> bool:
+        self._looked_at += 1
+        if self._looked_at % OFTEN:
+            return True
+        is_late = time.monotonic() > self._deadline or self._looked_at > MAX_LOOKED_AT
+        return not (is_late or self._interrupted())
+
+    def _look_at(self, entry: os.DirEntry[str], directory: SearchedDirectory) -> None:
+        status = entry.stat(follow_symlinks=False)
+        has_changed = status.st_ctime_ns > self._start
+        if stat.S_ISDIR(status.st_mode):
+            if (directory.is_whole or has_changed) and self._is_searched(entry.path):
+                self._add(entry.path, status, directory.depth + 1)
+            elif has_changed and _is_empty(entry.path):  # as MLflow's .trash: nothing that would have to be searched
+                self._add_created(entry.path, status)
+            return
+        if has_changed and (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
+            self._changed.files.add(entry.path)
+        if stat.S_ISLNK(status.st_mode) and os.path.isdir(entry.path):
+            target = os.path.realpath(entry.path)
+            if self._is_searched(target):
+                self._add(target, os.stat(target), directory.depth + 1)
+
+
+def created_above(paths: Iterable[str], start: int) -> Iterator[str]:
+    """Yield the directories above files that were created since, as far as the file system knows."""
+    seen: set[str] = set()
+    for path in paths:
+        while (path := os.path.dirname(path)) not in seen and path != "/":
+            seen.add(path)
+            if born(path) <= start:
+                break
+            yield path

@@ -17,6 +17,7 @@ from reprokit.core.errors import ReprokitError, reason
 from reprokit.core.messages import warn
 from reprokit.model.plan import Plan
 from reprokit.model.run import RunFile
+from reprokit.model.run_warning import RunWarning
 from reprokit.run.command import Command
 from reprokit.run.environment import PreloadPaths
 from reprokit.run.process import Child, ExitStatus
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from reprokit.run.user_commands import UserCommands
 
 T = TypeVar("T")
+CHANGED = "changed"  # code of a warning
 Watch = Callable[[Child], None]
 
 
@@ -91,28 +93,29 @@ class Closing:
         """Return what a step returns; warn and return None where it fails."""
         try:
             return step()
-        except (ReprokitError, MemoryError) as error:
-            self.warn(reason(error))
+        except ReprokitError as error:
+            self.warn(reason(error), error.slug)
         except Exception as error:  # no failure of ours may affect the training's result
-            self.warn(str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {reason(error)}")
+            name = "" if isinstance(error, (OSError, MemoryError)) else f"{type(error).__name__}: "
+            self.warn(name + (str(error) if isinstance(error, OSError) else reason(error)), "step-failed")
         return None
 
-    def warn(self, text: str) -> None:
+    def warn(self, text: str, code: str) -> None:
         """Print a warning, and keep it in run.json."""
-        self.run.warnings.append(text)
-        self.show(text)
+        self.run.warnings.append(RunWarning(text, code))
+        self.show(text, code)
 
-    def show(self, text: str) -> None:
+    def show(self, text: str, code: str) -> None:
         """Print a warning that the run directory holds elsewhere."""
         # Of a step that is executed again the file of its result reports it.
         if self.plan.capture is None or self.plan.capture.redo is None:
-            warn(text)
+            warn(text, code)
 
     def say_changed(self, change: str) -> None:
         """Print what is another thing than in the recording, unless it was said before the start."""
         if change not in self.run.changed:
             self.run.changed.append(change)
-            warn(f"changed: {change}")
+            warn(f"changed: {change}", CHANGED)
 
     def replace_fidelity(self, **counts: int) -> None:
         """Add counts to the fidelity of a replay."""

@@ -43,6 +43,7 @@ FORWARDED = frozenset(
         signal.SIGTSTP,
     }
 )
+INTERRUPTIONS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
 TERMINAL_STOPS = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 POLL = 0.2  # seconds between two calls of the watches, which may end the child
 GRACE = 10.0  # seconds between SIGTERM and SIGKILL
@@ -91,6 +92,7 @@ class Child:
     ):
         self._early_signals: list[int] = []
         self.pid = 0
+        self.interrupted = False  # whether it, or this process, was sent a signal that asks to end
         self.used = ResourceUsage()  # set when the child has ended
         self._start_time = time.process_time()
         forwarded_signals = _not_ignored(FORWARDED)
@@ -150,9 +152,14 @@ class Child:
         else:
             received = signal.sigtimedwait(self._awaited_signals, timeout)
         if received is None or received.si_signo == signal.SIGCHLD or received.si_code > 0:
+            self._note(0 if received is None else received.si_signo)
             return  # a timeout, the child's own signal, or one from the terminal
+        self._note(received.si_signo)
         if not self._group.has_seen(received.si_signo):
             self.send(received.si_signo)
+
+    def _note(self, number: int) -> None:
+        self.interrupted |= number in INTERRUPTIONS
 
 
 class Termination:
@@ -192,7 +199,7 @@ class LateSignals:
 
     def __init__(self) -> None:
         self.interrupted = False
-        for number in _not_ignored(frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})):
+        for number in _not_ignored(INTERRUPTIONS):
             signal.signal(number, self._note_interruption)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED | {signal.SIGCHLD})
 

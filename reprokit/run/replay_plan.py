@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from reprokit.core.printable import printable
 from reprokit.core.version import VERSION
 from reprokit.model.environment import EnvironmentFile
 from reprokit.model.plan import KEEP_OUTPUTS, RECORD, REPLAY, RUN, CapturePlan, Plan, ReplayStart, RulesPlan
-from reprokit.model.run import FAILED, ReplayOf, RunFile, StartFiles, timestamp
+from reprokit.model.run import AUTOMATIC, FAILED, ReplayOf, RunFile, StartFiles, timestamp
 from reprokit.model.states import ON, WITHOUT_SUPERVISOR, Switch, off
 from reprokit.run import compute_pins, host
 from reprokit.run import environment as environments
@@ -27,6 +28,7 @@ from reprokit.run_files.rundir import RunDirectory
 if TYPE_CHECKING:
     from reprokit.model.question import Question
 
+MAX_STRIDES = 10_000  # of optimizers; further ones have each step in the replay
 LONGEST = 200  # characters of a fact, which may come from an untrusted file
 
 
@@ -39,6 +41,7 @@ def replay_plan(
     policy: str = "derive",
     supervisor: bool = True,
     trail: Switch = ON,
+    trail_every: int | None = None,
     keep_outputs: int = KEEP_OUTPUTS,
     capture: CapturePlan | None = None,
     force: bool = False,
@@ -60,6 +63,8 @@ def replay_plan(
         )
     chosen_command = command or tuple(run.command)
     pins = compute_pins.pins(recording)
+    # A question's replay is itself asked about steps that its recording may have passed over.
+    every = trail_every or (run.trail_every if question is None else 1)
     left_nothing = start is ReplayStart.FOUND and _left_nothing(recording)
     return Plan(
         mode=REPLAY,
@@ -73,10 +78,12 @@ def replay_plan(
         keyed=run.keyed,
         calendar=run.calendar,
         clock=run.clock,
-        recorded_at=entropy.started_at(recording.path / rundir.ENTROPY),
+        recorded_at=_recorded_at(recording),
         hide_rdrand=run.hide_rdrand,
         supervisor=supervisor and run.supervisor != WITHOUT_SUPERVISOR,
         trail=_trail(recording, trail),
+        trail_every=every,
+        trail_strides=_strides(recording) if every == AUTOMATIC else {},
         batch_digests=run.batch_digests,
         orders=_keeps_orders(recording),
         console=recording.keeps_console,
@@ -101,6 +108,28 @@ def replay_plan(
         rules=rules,
         changed=(*_changes(recording, chosen_command, directory), *pins.changes),
     )
+
+
+def _recorded_at(recording: RunDirectory) -> int:
+    """Return when the recorded training began by its own calendar, in nanoseconds since 1970; 0 if unknown."""
+    continued = recording.run.continues
+    return entropy.started_at(recording.path / rundir.ENTROPY) if continued is None else continued.recorded_at
+
+
+def _strides(recording: RunDirectory) -> dict[str, dict[str, int]]:
+    """Return the strides that a recording measured, by process and optimizer; where it has none, it has each step."""
+    from reprokit.run_files import trails  # imported by replays that need it: slow to load
+
+    strides: dict[str, dict[str, int]] = {}
+    chosen = (
+        (trail.process, series)
+        for trail in trails.read(recording)
+        for series in trail.series
+        if series.every > 1 and len(series.name) <= LONGEST
+    )
+    for process, series in islice(chosen, MAX_STRIDES):
+        strides.setdefault(process, {})[series.name] = series.every
+    return strides
 
 
 def _left_nothing(recording: RunDirectory) -> bool:
@@ -219,6 +248,17 @@ def changed_code(recording: RunDirectory) -> list[str]:
     written = {file.path for file in outputs.files} if outputs is not None else set()
     kept = {path: digest for path, digest in code.items() if path not in written} if isinstance(code, dict) else {}
     return list(_file_changes({"code": kept}, Path(recording.run.working_directory)))
+
+
+def changed_script(recording: RunDirectory) -> list[str]:
+    """Return which files of the command or code of the user's are not as recorded, without those that the run wrote."""
+    from reprokit.run_files import names
+
+    directory, files = Path(recording.run.working_directory), (recording.environment() or {}).get("files")
+    written = set(names.written_at(recording.path))
+    named = files.items() if isinstance(files, dict) else ()
+    kept = {path: digest for path, digest in named if os.path.realpath(directory / path) not in written}
+    return [*_file_changes({"files": kept}, directory), *changed_code(recording)]
 
 
 def _variable_changes(run: RunFile) -> Iterable[str]:

@@ -21,14 +21,15 @@ import msgspec
 from reprokit.core import errors, native
 from reprokit.core.messages import say, warn
 from reprokit.core.version import VERSION
-from reprokit.model.plan import REPLAY, RUN, Plan, ReplayStart
+from reprokit.model.plan import RECORD, REPLAY, RUN, Plan, ReplayStart
 from reprokit.model.run import FAILED, FINISHED, RunFile, StartFiles
+from reprokit.model.run_warning import RunWarning
 from reprokit.run import command as commands
 from reprokit.run import environment as environments
 from reprokit.run import host
 from reprokit.run.command import Command
 from reprokit.run.environment import ChildEnvironment, PreloadPaths, preload_paths
-from reprokit.run.part import Closing, Launch, Preparation, Watch
+from reprokit.run.part import CHANGED, Closing, Launch, Preparation, Watch
 from reprokit.run.parts import Parts
 from reprokit.run.process import Child, ExitStatus, LateSignals, ResourceUsage
 from reprokit.run.rundirectory import NewRun, remove
@@ -46,6 +47,7 @@ class CompletedRun(msgspec.Struct, frozen=True):
     path: Path
     ended: ExitStatus
     usage: ResourceUsage = ResourceUsage()
+    interrupted: bool = False  # whether a signal asked it to end, as Ctrl-C
 
 
 def execute(plan: Plan, *watches: Watch) -> CompletedRun:
@@ -60,6 +62,8 @@ def execute(plan: Plan, *watches: Watch) -> CompletedRun:
         with ExitStack() as stack:
             try:
                 start = stack.enter_context(_started_from(plan, new_run.place))
+                if plan.continues:  # what was put in place is older than the run, which keeps what it changes
+                    _await_tick(time.time_ns())
                 launch = _prepare(plan, command, user_variables, parts, paths, new_run, start)
             except OSError as error:
                 new_run.discard()
@@ -131,6 +135,8 @@ def _write_agent_plan(preparation: Preparation) -> None:
     snapshots = new_run.place / rundir.SNAPSHOTS
     patches = preparation.agent_patches
     for_agent = plan.for_agent(preparation.paths.shim, native.trail_path(), snapshots, patches)
+    if plan.kind == RECORD:
+        rundir.write_json(new_run.path / rundir.OPTIONS, plan.recording_options())
     rundir.write_json(new_run.path / rundir.AGENT_PLAN, for_agent)
     variables.write_key(
         new_run.path / rundir.VARIABLE_KEY, None if plan.replay_of is None else Path(plan.replay_of.path)
@@ -155,7 +161,7 @@ def run_file(plan: Plan, user_variables: dict[str, str], environment: ChildEnvir
     """Return the content of run.json at the start of the run."""
     run = RunFile(
         run_id=os.urandom(16).hex(),
-        kind=plan.mode,
+        kind=plan.kind,
         reprokit=VERSION,
         command=list(plan.command),
         working_directory=str(plan.working_directory),
@@ -170,19 +176,21 @@ def run_file(plan: Plan, user_variables: dict[str, str], environment: ChildEnvir
         hide_rdrand=plan.hide_rdrand,
         trail=plan.trail,
         switched_off=plan.switched_off,
+        trail_every=plan.trail_every,
         batch_digests=plan.batch_digests,
         started=rundir.utc_now(),
         launcher_pid=os.getpid(),
         launcher_started=host.started_at(),
         host=os.uname().nodename,
         environment_size=environment.size,
-        replay_of=plan.replay_of,
+        replay_of=None if plan.continues else plan.replay_of,
+        continues=plan.continues,
         recipe=plan.recipe,
         capture=None if plan.capture is None else plan.capture.as_asked(),
         changed=list(plan.changed),
     )
     if environment.warning:
-        run.warnings.append(environment.warning)
+        run.warnings.append(RunWarning(environment.warning, "environment-size"))
     return run
 
 
@@ -192,7 +200,7 @@ def _execute(launch: Launch, parts: Parts, watches: Sequence[Watch]) -> Complete
     _say_beginning(plan, run)
     for part in parts:
         part.arm(launch)
-    _await_tick(path / rundir.AGENT_PLAN)
+    _await_tick((path / rundir.AGENT_PLAN).stat().st_ctime_ns)
     start = time.monotonic()
     try:
         child = _start(launch)
@@ -213,7 +221,7 @@ def _execute(launch: Launch, parts: Parts, watches: Sequence[Watch]) -> Complete
         part.leave(closing)
     if closing.failure is not None:
         raise closing.failure
-    return CompletedRun(path, closing.ended, child.used)
+    return CompletedRun(path, closing.ended, child.used, child.interrupted)
 
 
 def _start(launch: Launch) -> Child:
@@ -257,13 +265,12 @@ def _use_reserve(closing: Closing) -> None:
     file_system = os.statvfs(closing.path)
     closing.disk_is_full = file_system.f_bavail * file_system.f_frsize < LITTLE
     if closing.disk_is_full:
-        closing.warn("the disk is full: metrics that the training wrote last may be missing")
+        closing.warn("the disk is full: metrics that the training wrote last may be missing", "disk-full")
     (closing.path / rundir.RESERVE).unlink(missing_ok=True)
 
 
-def _await_tick(plan: Path) -> None:
-    """Wait until file systems give later times than that of the agent's plan: what changes then is of the run."""
-    written = plan.stat().st_ctime_ns
+def _await_tick(written: int) -> None:
+    """Wait until file systems give later times than a time that they gave: what changes then is of the run."""
     for _ in range(MAX_TICK):
         if time.clock_gettime_ns(CLOCK_REALTIME_COARSE) > written:
             break
@@ -272,12 +279,12 @@ def _await_tick(plan: Path) -> None:
 
 def _say_beginning(plan: Plan, run: RunFile) -> None:
     if plan.mode == REPLAY:
-        say(f"replaying: {shlex.join(plan.command)}")
+        say(f"{'continuing' if plan.continues else 'replaying'}: {shlex.join(plan.command)}")
         if plan.record_crypto:
-            warn("the bytes of cryptographic libraries were recorded too: keys that are made now are the same again")
-    warnings = [*(f"changed: {change}" for change in plan.changed), *run.warnings]
-    for warning in warnings:
-        warn(warning)
+            text = "the bytes of cryptographic libraries were recorded too: keys that are made now are the same again"
+            warn(text, "keys-repeat")
+    for warning in (*(RunWarning(f"changed: {change}", CHANGED) for change in plan.changed), *run.warnings):
+        warn(warning.text, warning.code)
 
 
 def start_error(command: Command, directory: Path, error: OSError) -> errors.LaunchError:
@@ -295,5 +302,5 @@ def _write_run(path: Path, run: RunFile) -> None:
     try:
         rundir.write_json(path / rundir.RUN, run)
     except errors.CannotWriteRun as error:
-        run.warnings.append(str(error))
-        warn(str(error))
+        run.warnings.append(RunWarning(str(error), error.slug))
+        warn(str(error), error.slug)

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from reprokit.core.errors import ReprokitError, RunDamaged
+from reprokit.run.orders import MAX_SIZE as MAX_ORDERS
 from reprokit.run.orders import OrdersByProcess
 from reprokit.run_files import rundir
 from reprokit.run_files.rundir import RunDirectory
@@ -112,7 +113,10 @@ def hand_on(recording: Path, directory: Path, *, force: bool = False) -> str:
     seeds, orders = SeedsByProcess(), OrdersByProcess()
     problem = ""
     try:
-        _read(RunDirectory(recording), seeds, orders)
+        run = RunDirectory(recording)
+        if run.run.continues is not None and run.has(rundir.ORDERS):
+            orders.take_given(run.read(rundir.ORDERS, MAX_ORDERS))
+        _read(run, seeds, orders)
     except (ReprokitError, OSError) as error:
         if not force:
             raise RunDamaged(

@@ -17,6 +17,7 @@ from reprokit.model.plan import Plan
 
 MODES = {"record": 1, "replay": 2}
 POLICIES = {"strict": 1, "derive": 2, "live": 3}
+CONTINUE = 4  # the policy of a run that goes on from a recording
 _PLAN = struct.Struct("<8sIIII32s512s512s512s256sIIIIqI64sI4QII2QIIqqq8x")
 _RANKS = {  # as in native/shim/identity/identity.c: variables, and what tells their launch from another one
     "RANK": "",
@@ -107,7 +108,7 @@ def _packed(plan: Plan, preload: Path, python_path: Path, started: int) -> bytes
         b"RKPLAN",
         native.constants().RK_ABI,
         MODES[plan.mode],
-        POLICIES[plan.policy],
+        CONTINUE if plan.continues else POLICIES[plan.policy],
         plan.record_crypto,
         plan.key,
         _path_field(plan.profile),

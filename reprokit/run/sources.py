@@ -9,14 +9,16 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import reprokit
 from reprokit.run import modules
 from reprokit.run.file_digests import MAX_CODE, file_digest
-from reprokit.run.git import Checkout, Git, GitFailed, checkout_of
 from reprokit.run_files import names, rundir
 from reprokit.run_files.state_files import INDUCTOR
+
+if TYPE_CHECKING:
+    from reprokit.run.git import Checkout, Git
 
 MAX_DIFF = 256 << 20  # bytes read of the changes
 MAX_UNTRACKED = 500  # files listed
@@ -34,15 +36,22 @@ _CACHED = re.compile(r"(.*/)__pycache__/([^/]+?)\.[^/]*\.pyc", re.DOTALL)
 
 def checkout_facts(directory: Path) -> tuple[Checkout | None, dict[str, Any] | None]:
     """Return the checkout that a directory is in with its state, or why git does not know it; None outside of git."""
+    place = next((path for path in (directory, *directory.parents) if os.path.lexists(path / ".git")), None)
+    if place is None and "GIT_DIR" not in os.environ:
+        return None, None
+    from reprokit.run.git import GitFailed, checkout_of  # imported by runs in a checkout: slow to load
+
     try:
-        checkout = checkout_of(directory)
+        checkout = checkout_of(directory, place)
     except GitFailed as failure:
         return None, {"problem": failure.problem}
-    return checkout, None if checkout is None else _state_of(checkout)
+    return checkout, _state_of(checkout)
 
 
 def _state_of(checkout: Checkout) -> dict[str, Any]:
     """Return the commit, the digest of changes to tracked files and those of untracked files."""
+    from reprokit.run.git import GitFailed
+
     facts: dict[str, Any] = {"commit": checkout.commit, "dirty": None, "untracked": {}}
     changes = None
     with suppress(GitFailed):  # a huge checkout may be too slow for one of them
@@ -51,6 +60,8 @@ def _state_of(checkout: Checkout) -> dict[str, Any]:
         facts["untracked"], left_out = _untracked(checkout.git)
         facts |= {"more_untracked": left_out} if left_out else {}
         facts["dirty"] = None if changes is None else bool(changes)
+    with suppress(GitFailed):
+        facts |= {"repository": address} if (address := checkout.git.address()) else {}
     return facts if changes is None else {**facts, "changes": changes}
 
 

@@ -10,25 +10,29 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from reprokit.core.errors import CannotCopy, ReprokitError, reason, refused_as
 from reprokit.core.messages import say, warn
 from reprokit.core.printable import listed, printable
-from reprokit.model.outputs import FoundFile
+from reprokit.model.outputs import FoundFile, OutputsFile
 from reprokit.model.plan import Plan, ReplayStart
 from reprokit.model.run import InPlaceFile, InPlaceReason, StartFiles
 from reprokit.run import aside_place
 from reprokit.run.aside_place import AsideEntry, AsideList, AsidePlace, FileState, Settlement, is_directory, state_of
 from reprokit.run.interruption import WATCHED, Interrupted
 from reprokit.run.process import die_by
-from reprokit.run.recorded_files import RecordedFiles
+from reprokit.run_files import home as run_home
 from reprokit.run_files import names, rundir
+from reprokit.run_files.home import HOME, home_of
+from reprokit.run_files.names import NOISE, written_at
 from reprokit.run_files.rundir import RunDirectory
 
 if TYPE_CHECKING:
@@ -38,6 +42,7 @@ MAX_COPIED = 2 << 30  # bytes of files that stay and that a question must leave 
 MAX_IN_PLACE = 100  # listed
 MAX_NAMED = 3
 MOVABLE = frozenset({"__pycache__", ".ipynb_checkpoints"})  # in a directory that the recording created
+MAX_RUNS = 200  # that are looked at
 
 
 @contextmanager
@@ -51,8 +56,11 @@ def for_launcher(plan: Plan, replay: Path) -> Iterator[StartFiles]:
 
 
 @contextmanager
-def started_from(plan: Plan, replay: Path) -> Iterator[StartFiles]:
-    """Set the outputs of the recording aside, as the plan wants it, while a replay of it runs; settle them then."""
+def started_from(plan: Plan, replay: Path, checkpoint: Path | None = None) -> Iterator[StartFiles]:
+    """Set the outputs of the recording aside, as the plan wants it, while a replay of it runs; settle them then.
+
+    A checkpoint that the replay resumes stays in its place: a file, or a directory with all that is in it.
+    """
     assert plan.replay_of is not None
     recording = RunDirectory(Path(plan.replay_of.path))
     files = RecordedFiles(recording, plan.working_directory, plan.moved, replay)
@@ -61,7 +69,7 @@ def started_from(plan: Plan, replay: Path) -> Iterator[StartFiles]:
         say("the recording has no list of the files that it wrote: the replay starts among what is there")
         yield StartFiles(here=True)
         return
-    starting = StartingFiles(recording, files, replay, leaves_all=leaves_all)
+    starting = StartingFiles(recording, files, replay, checkpoint, leaves_all=leaves_all)
     try:
         with _uninterrupted():
             starting.take()
@@ -100,8 +108,11 @@ def _raising() -> Iterator[None]:
 class StartingFiles:
     """The files of one recording while a replay of it runs."""
 
-    def __init__(self, recording: RunDirectory, files: RecordedFiles, replay: Path, *, leaves_all: bool) -> None:
+    def __init__(
+        self, recording: RunDirectory, files: RecordedFiles, replay: Path, checkpoint: Path | None, *, leaves_all: bool
+    ) -> None:
         self._recording, self._files, self._replay, self._leaves_all = recording, files, replay, leaves_all
+        self._checkpoint = None if checkpoint is None else Path(os.path.realpath(checkpoint))
         self._places: list[AsidePlace] = []
         self._held = ExitStack()  # locks, and what is to be removed at the end
         self._times: dict[Path, tuple[int, int]] = {}  # of directories that the recording created
@@ -158,8 +169,10 @@ class StartingFiles:
         files = self._files
         while True:
             with aside_place.home_locked(home):
-                for replaced in aside_place.put_back_leftovers(home, files.directory, files.names, files.path_of):
-                    say(f"outputs that a killed replay had set aside are put back; what it wrote is in {replaced}")
+                recording = Path(os.path.realpath(self._recording.path))
+                leftovers = aside_place.put_back_leftovers(home, files.directory, files.names, files.path_of, recording)
+                for replaced in leftovers:
+                    say(f"outputs that a killed run had set aside are put back; what was in their places: {replaced}")
                 used = aside_place.in_use(home, files.directory, set(paths))
                 if not (used and self._leaves_all):
                     return self._listed(home, paths, used)
@@ -213,6 +226,8 @@ class StartingFiles:
     def _why_in_place(self, path: Path, name: str) -> InPlaceReason | None:
         """Return why what is at a path stays there; None if it can be moved, or nothing is there."""
         found = self._files.found.get(name)
+        if self._is_of_checkpoint(path):
+            return "in-use"
         if name in self._files.unseen and os.path.lexists(path):
             return "unseen"
         if found is not None and not found.can_be_restored:
@@ -229,12 +244,15 @@ class StartingFiles:
                 return "being-written"
         return None
 
+    def _is_of_checkpoint(self, path: Path) -> bool:
+        return self._checkpoint is not None and Path(os.path.realpath(path)).is_relative_to(self._checkpoint)
+
     def _copied(self, path: Path, name: str, target: Path) -> AsideEntry | None:
-        """Copy a file that stays, so that it can be restored; return None if it is too large."""
-        state = state_of(path)
-        if state is None or is_directory(path) or state.size > self._room:
+        """Copy a file that stays, so that it can be restored; return None if it is too large, and no checkpoint."""
+        state, needs_copy = state_of(path), self._is_of_checkpoint(path)
+        if state is None or is_directory(path) or (state.size > self._room and not needs_copy):
             return None
-        self._room -= state.size
+        self._room -= 0 if needs_copy else state.size
         aside_place.copy(path, target)
         return AsideEntry(path=name, copied=state)
 
@@ -300,7 +318,8 @@ class StartingFiles:
     def _say_in_place(self) -> None:
         if self._in_place and not self._leaves_all:
             files = [printable(file.words) for file in self._in_place_files()]
-            warn(f"the replay finds these as they are now, and not as its recording did: {listed(files, MAX_NAMED)}")
+            words = "the replay finds these as they are now, and not as its recording did: "
+            warn(words + listed(files, MAX_NAMED), "files-as-now")
 
     def _in_place_files(self) -> list[InPlaceFile]:
         return [InPlaceFile(path=path, reason=why) for path, why in sorted(self._in_place.items())]
@@ -314,15 +333,25 @@ class StartingFiles:
                 if self._new is not None:
                     self._new.remove(self._replay)
                 self._new = None
+                self._leaves_all |= self._was_refused()
                 problems = [problem for place in self._taken_places() if (problem := self._settle_place(place))]
                 if self._leaves_all:
                     self._restore_times()
             finally:
                 self._held.close()
         for problem in problems:
-            warn(problem)
+            warn(problem, "not-put-back")
         if problems and self._leaves_all:
             raise CannotCopy(problems[0])
+
+    def _was_refused(self) -> bool:
+        """Return whether this is a continued run that did not come to its keyframe."""
+        from reprokit.run.skipped_steps import is_at_keyframe  # slow to load
+
+        with suppress(ReprokitError):
+            continued = RunDirectory(self._replay).run.continues
+            return continued is not None and continued.step > 0 and not is_at_keyframe(self._replay)
+        return False
 
     def _taken_places(self) -> list[AsidePlace]:
         places, self._places = self._places, []
@@ -440,3 +469,156 @@ def _is_being_written(path: Path) -> bool:
             return True
         fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     return False
+
+
+class RecordedFiles:
+    """The outputs of a recording, as names that are relative to its working directory where they are below it."""
+
+    def __init__(self, recording: RunDirectory, directory: Path, moved: tuple[Path, Path] | None, replay: Path) -> None:
+        outputs = recording.outputs() or _left_by_killed(recording, directory)
+        self.is_listed = outputs is not None
+        outputs = outputs or OutputsFile()
+        self._recording, self._replay = recording, replay
+        self._directory = os.path.realpath(directory)
+        self._moved = None if moved is None else (os.path.realpath(moved[0]), os.path.realpath(moved[1]))
+        self.directory = self._directory if self._moved is None else self._before(self._directory)
+        self._files = {file.path: file for file in outputs.files if self._may_be_moved(file.path)}
+        self._links = {link.path: link for link in outputs.links if self._may_be_moved(link.path)}
+        # Perhaps another program's:
+        unseen = {name for name, file in self._files.items() if file.unseen}
+        unseen |= {name for name, link in self._links.items() if link.unseen}
+        self.unseen = set() if outputs.past_the_shim else unseen
+        self.found: dict[str, FoundFile] = {file.path: file for file in outputs.found if self._may_be_moved(file.path)}
+        self.directories = set(filter(self._may_be_moved, outputs.directories)) - self.found.keys()
+        self.names = {*self._files, *self._links, *self.found, *self.directories}
+        if not recording.has(rundir.OUTPUTS) and recording.orphaned:
+            self.names |= set(filter(self._may_be_moved, self._gone(written_at(recording.path))))
+
+    def path_of(self, name: str) -> Path:
+        """Return where a file is now."""
+        path = os.path.normpath(os.path.join(self._directory, name))
+        if self._moved is not None and os.path.isabs(name) and _is_below(name, self._moved[0]):
+            path = os.path.normpath(os.path.join(self._moved[1], os.path.relpath(name, self._moved[0])))
+        return Path(path)
+
+    def _gone(self, written: Iterable[str]) -> Iterator[str]:
+        """Yield names of files that are not in their places: perhaps another killed run has set them aside."""
+        for path in written:
+            if _is_below(path, self._directory) and not os.path.lexists(path):
+                yield os.path.relpath(path, self._directory)
+
+    def _before(self, path: str) -> str:
+        """Return the path that a directory had in the recording, if it was moved."""
+        assert self._moved is not None
+        return os.path.normpath(os.path.join(self._moved[0], os.path.relpath(path, self._moved[1])))
+
+    def _may_be_moved(self, name: str) -> bool:
+        """Return whether a name is one that reprokit lists, and no part of a run."""
+        parts = name.split("/")
+        is_strange = not name or "\0" in name or ".." in parts or (os.path.isabs(name) and self._is_bundled)
+        is_of_run = _is_below(str(self.path_of(name)), os.path.realpath(self._recording.path))
+        return not (is_strange or is_of_run) and NOISE.isdisjoint(parts)
+
+    @property
+    def _is_bundled(self) -> bool:
+        return self._recording.run.bundled is not None
+
+    # Where they can be set aside
+
+    def by_home(self) -> tuple[dict[Path, list[str]], list[str]]:
+        """Return the names by a directory of reprokit's on their file system, and those that cannot be reached.
+
+        Directories come first, from the outermost.
+        """
+        own_home, homes = home_of(Path(self._directory)), {}
+        by_device: dict[int, list[str]] = {}
+        unreachable: list[str] = []
+        for name in (*sorted(self.directories), *sorted(self.names - self.directories)):
+            try:
+                by_device.setdefault(_device(self.path_of(name).parent), []).append(name)
+            except OSError:
+                unreachable.append(name)
+        for device, of_device in by_device.items():
+            homes[own_home if _device(own_home) == device else self._home_above(of_device)] = of_device
+        return homes, unreachable
+
+    def _home_above(self, names: list[str]) -> Path:
+        """Return a place beside the outermost directory that was created for these files, on their file system."""
+        shared = Path(os.path.commonpath([os.path.realpath(self.path_of(name).parent) for name in names]))
+        created = {self.path_of(name) for name in self.directories}
+        above = [path for path in (shared, *shared.parents) if path.exists() and _device(path) == _device(shared)]
+        usable = (path for path in above if os.access(path, os.W_OK) and path not in created)
+        return next(usable, shared) / HOME
+
+    # Whose a file is
+
+    def has_copy(self, name: str) -> bool:
+        """Return whether the recording has a copy of a file, or all that a link is."""
+        file = self._files.get(name)
+        return name in self._links or (file is not None and file.kept is not None)
+
+    def is_as_found(self, path: Path, found: FoundFile) -> bool:
+        """Return whether what the recording found is there already, as in a fresh copy."""
+        state = state_of(path)
+        if found.kind == "link" or state is None or is_directory(path):
+            return False
+        return (state.size, state.modified) == (found.size, found.modified) and _digest(path) == found.digest
+
+    def is_of_recording(self, path: Path, name: str) -> bool:
+        """Return whether a file holds what the recording or an earlier replay left, or another run has a copy of."""
+        state, file, link = state_of(path), self._files.get(name), self._links.get(name)
+        if link is not None and path.is_symlink():
+            return os.readlink(path) in (link.target, os.path.join(self.directory, link.target))
+        if file is None or state is None or path.is_symlink():
+            return is_directory(path)
+        if (state.size, state.modified) == (file.size, file.modified):
+            return True
+        is_same = state.size == file.size and _digest(path) == file.digest
+        return is_same or (state.size, state.modified) in self._of_other_runs.get(name, ())
+
+    @cached_property
+    def _of_other_runs(self) -> dict[str, set[tuple[int, int]]]:
+        """Sizes and times of what other runs left: replays of the recording, and those that have a copy of it."""
+        states: dict[str, set[tuple[int, int]]] = {}
+        for run in self._other_runs():
+            asked = run.run.replay_of
+            is_replay = asked is not None and asked.run_id == self._recording.run.run_id
+            with suppress(ReprokitError):
+                for file in (run.outputs() or OutputsFile()).files:
+                    if is_replay or file.kept is not None:
+                        states.setdefault(file.path, set()).add((file.size, file.modified))
+        return states
+
+    def _other_runs(self) -> Iterator[RunDirectory]:
+        places = self._recording.path.resolve().parent, self._replay.parent, home_of(Path(self._directory))
+        runs = [run for place in dict.fromkeys(places) if place.is_dir() for run in run_home.newest_first(place)]
+        yield from (run for run in runs[:MAX_RUNS] if os.path.realpath(run.run.working_directory) == self.directory)
+
+
+def _left_by_killed(recording: RunDirectory, directory: Path) -> OutputsFile | None:
+    """Return the files that a recording left whose launcher was killed before it could list them; None for others."""
+    if not recording.orphaned:
+        return None
+    from reprokit.run import outputs
+
+    listed = outputs.collect(recording.path, directory, lambda: False, command=recording.run.command)
+    files = [file for file in listed.files if not file.unseen]  # what else has changed since is another program's
+    links = [link for link in listed.links if not link.unseen]
+    left = [*(file.path for file in files), *(link.path for link in links)]
+    above = {str(parent) for path in left for parent in Path(path).parents}
+    created = [name for name in listed.directories if name in above]
+    return msgspec.structs.replace(listed, files=files, links=links, directories=created)
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(os.path.join(directory, ""))
+
+
+def _device(path: Path) -> int:
+    """Return the file system on which a directory is, or would be made."""
+    return next(parent.stat().st_dev for parent in (path, *path.parents) if parent.exists())
+
+
+def _digest(path: Path) -> str:
+    sealed = rundir.seal_file(path)
+    return "" if sealed is None else sealed.digest

@@ -12,13 +12,13 @@ runs, which must stop.
 
 from __future__ import annotations
 
+import _socket  # socket, whose class it is, loads ten enumerations of constants
 import ctypes
 import errno
 import os
 import re
 import select
 import signal
-import socket
 import struct
 import threading
 from collections.abc import Callable
@@ -166,7 +166,7 @@ class LostProgramSocket:
     def __init__(self, run: Path):
         self.run_directory = run
         padded = os.fsencode(run).rjust(native.constants().RK_RUN_PATH, b"/")
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_NONBLOCK)
         self._programs: list[OutOfReach] = []
         with suppress(OSError):
             self._socket.bind(f"\0reprokit-{native.check_in_python(padded):016x}")

@@ -13,7 +13,9 @@ from reprokit.core.errors import reason
 from reprokit.run import environment
 from reprokit.run.process import FORWARDED
 
+COMMAND_FAILED = "command-failed"  # code of a warning
 MAX_COMMANDS = 100  # started in one run
+COMMAND_FAILED = "command-failed"  # code of a warning
 PATIENCE = 30.0  # seconds that the end of a run waits for them
 NAP = 0.05
 

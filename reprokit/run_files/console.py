@@ -8,7 +8,9 @@ no memory, room or descriptors when it printed.
 from __future__ import annotations
 
 import os
+import re
 import struct
+from collections.abc import Iterator
 from itertools import groupby
 from typing import NamedTuple
 
@@ -28,6 +30,8 @@ _HEAD = struct.Struct("<8sIIQII256s6QQQQ2Q")
 _RECORD = struct.Struct("<IBBH")
 _HEAD_SIZE, _FIRST, _LAST = 4096, 8384512, 4194304
 _AREAS = ((_HEAD_SIZE, _FIRST), (_HEAD_SIZE + _FIRST, _LAST), (_HEAD_SIZE + _FIRST + _LAST, _LAST))
+_UNKNOWN = (1 << 64) - 1
+_NAME = re.compile(r"[0-9a-f]{16}-[0-9]+\.console")
 _LARGEST = _AREAS[-1][0] + _LAST
 
 
@@ -200,3 +204,80 @@ def _fill(areas: list[bytearray], pieces: list[PrintedPiece], usable: range) -> 
             if at == usable.stop:
                 return
             areas[at] += record
+
+
+# ---- parts of what a process printed, from several runs ----------------------------------------------------------
+
+
+class PrintedPart(NamedTuple):
+    """The records that a process wrote between two positions: bytes of all records before, also of dropped ones."""
+
+    head: ConsoleHead
+    chunks: list[bytes | int]  # records, or how many bytes of them are not there
+    lost: int  # bytes behind them
+
+    @property
+    def size(self) -> int:
+        """The bytes of all records."""
+        return sum(_size(chunk) for chunk in self.chunks)
+
+
+def part_of(run: RunDirectory, name: str, start: int, stop: int | None = None) -> PrintedPart | None:
+    """Return a part of a file; None where there is no such file, or it was never begun."""
+    place = os.path.join(CONSOLE, name)
+    if not _NAME.fullmatch(name) or not run.has(place) or run.is_never_begun(place):
+        return None
+    data = run.read(place, _LARGEST)
+    head = _head(run, name, data)
+    chunks: list[bytes | int] = []
+    for (_, used), (offset, _) in sorted(zip(head.areas, _AREAS, strict=True), key=lambda area: area[0][0]):
+        if offset + used > max(len(data), offset):
+            raise _damaged(run, name, "is cut short")
+        chunks.append(data[offset : offset + used])
+    chunks[1:1] = [head.dropped] if head.dropped else []
+    at, end = 0, sum(map(_size, chunks)) if stop is None else stop
+    kept: list[bytes | int] = [head.missed] if head.missed and not start else []
+    for chunk in chunks:
+        begin, rest = max(start - at, 0), min(end - at, _size(chunk))
+        at += _size(chunk)
+        if begin < rest:
+            kept.append(rest - begin if isinstance(chunk, int) else chunk[begin:rest])
+    return PrintedPart(head, kept, head.lost)
+
+
+def _size(chunk: bytes | int) -> int:
+    return chunk if isinstance(chunk, int) else len(chunk)
+
+
+def spliced(parts: list[PrintedPart]) -> bytes:
+    """Return a file with these parts of several runs; what there is no room for is dropped in the middle."""
+    chunks = [chunk for part in parts for chunk in part.chunks]
+    gaps = [index for index, chunk in enumerate(chunks) if isinstance(chunk, int)]
+    first = _records(chunks[: gaps[0]] if gaps else chunks)
+    room = max((at for at in _ends(first) if at <= _FIRST), default=0) if len(first) > _FIRST else len(first)
+    first, last = first[:room], _records(chunks[gaps[-1] :]) if gaps else first[room:]
+    surplus = len(last) - _LAST
+    last = last[next((at for at in _ends(last) if at >= surplus), 0) :] if surplus > 0 else last
+    dropped = sum(map(_size, chunks)) - len(first) - len(last)
+    head, unseen = parts[-1].head, 0
+    for part in parts:
+        unseen |= part.head.unseen
+    magic = (b"RKCONSOL", FORMAT, unseen, 1, head.pid, head.incarnation, head.identity)
+    rest = dropped, sum(part.lost for part in parts), 0, *([_UNKNOWN] * 2 if dropped else (0, 0))
+    data = _HEAD.pack(*magic, 0, len(first), 1, len(last), 2, 0, *rest).ljust(_HEAD_SIZE, b"\0") + first
+    return data.ljust(_AREAS[1][0], b"\0") + last if last else data
+
+
+def _records(chunks: list[bytes | int]) -> bytes:
+    return b"".join(chunk for chunk in chunks if isinstance(chunk, bytes))
+
+
+def _ends(records: bytes) -> Iterator[int]:
+    """Yield where each record ends, as far as they are whole."""
+    at = 0
+    while at + _RECORD.size <= len(records):
+        size, _, length, _ = _RECORD.unpack_from(records, at)
+        at += _RECORD.size + length + size
+        if not size or at > len(records):
+            return
+        yield at

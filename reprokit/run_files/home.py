@@ -107,7 +107,15 @@ def resolve(text: str) -> Path:
         raise RunNotFound(f"{text} names {len(matching)} runs: {listed}; give more of the name")
     if os.path.lexists(text):
         return Path(text)
-    raise RunNotFound(f"{text} does not exist, and no run of {home} begins so; 'reprokit ls' lists them")
+    raise RunNotFound(f"{text} does not exist, and no run of {home} begins so; {_advice(text, home)}")
+
+
+def _advice(text: str, home: Path) -> str:
+    """Return which run may be meant by a name that no run has."""
+    import difflib
+
+    near = difflib.get_close_matches(text, [LAST, *(names(home) if home.is_dir() else ())], n=2)
+    return f"did you mean {' or '.join(near)}?" if near else "'reprokit ls' lists them"
 
 
 def _last(home: Path, before: int) -> Path:

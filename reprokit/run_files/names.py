@@ -54,26 +54,30 @@ NOISE = frozenset(
 )  # directories in which programs keep their own things
 NOISE_SUFFIXES = (".pyc", ".pyo")
 # What compilers and tools keep for themselves: no result of a training, and no state that a training has.
-TOOL_FILES = re.compile(
-    r""".*/(?:
+_TOOL_FILES = r""".*/(?:
     __pycache__/[^/]+\.(?:nbc|nbi|pyc|pyo)(?:\.\d+)? | \.keras/keras\.json | torchinductor_[^/]*/.+
     | \.git/(?:[A-Z_]+|config|gc\.log|index|packed-refs)(?:\.lock)?
     | \.git/(?:hooks|info|lfs|logs|modules|objects|refs|worktrees)/.+
     | \.cache/(?:fontconfig|matplotlib|mesa_shader_cache(?:_db)?|nvidia|pip|pre-commit|uv)/.+
     | \.(?:ipynb_checkpoints|ipython|jupyter|matplotlib|mypy_cache|nv/ComputeCache|pytest_cache|triton/cache)/.+
-    )""",
-    re.VERBOSE | re.DOTALL,
-)
+    )"""
 # Where libraries keep what they fetched or derived, to be found again by every later run.
-LIBRARY_FILES = re.compile(
-    r""".*/(?:
+_LIBRARY_FILES = r""".*/(?:
     \.keras/(?:datasets|models)
     | \.cache/(?:clip|flashinfer|huggingface|jax|kagglehub|keras|numba|openml|sentence_transformers|tensorflow
         |tfhub_modules|torch|torch_extensions|vllm|whisper)
-    )/.+""",
-    re.VERBOSE | re.DOTALL,
-)
+    )/.+"""
 CODE_SUFFIXES = (".py", ".pyc", ".pyo", ".so", ".o", ".a")  # of programs: no data, and no results
+
+
+def is_tools(path: str) -> bool:
+    """Return whether a file is one that compilers and tools keep for themselves."""
+    return re.fullmatch(_TOOL_FILES, path, re.VERBOSE | re.DOTALL) is not None  # compiled when it is first needed
+
+
+def is_libraries(path: str) -> bool:
+    """Return whether a file is one that libraries keep for every later run."""
+    return re.fullmatch(_LIBRARY_FILES, path, re.VERBOSE | re.DOTALL) is not None
 
 
 class WrittenNames(msgspec.Struct, frozen=True):

@@ -36,13 +36,14 @@ from reprokit.core.errors import (
     refused_as,
 )
 from reprokit.model.outputs import OutputFile, OutputsFile
-from reprokit.model.run import FINISHED, FORMAT, RUNNING, RunFile, SealedFile
+from reprokit.model.run import FINISHED, FORMAT, OLDEST, RUNNING, RunFile, SealedFile
 from reprokit.run_files import unflushed as pending_lines
 
 RUN = "run.json"
 ENVIRONMENT = "environment.json"
 AGENT_PLAN = "plan.json"
 SHIM_PLAN = "shim.plan"
+OPTIONS = "options.json"  # what a recording was asked that no replay repeats, for a run that goes on from it
 METRICS = "metrics.jsonl"
 VARIABLE_KEY = "variables.key"  # of the digests of variables that scripts read; secret
 SEEDS = "seeds.jsonl"  # of a replay: what the recording seeded with, for the agents
@@ -66,8 +67,10 @@ KEPT = "outputs"  # copies of small outputs, named by numbers
 FOUND = "found"  # copies of what FOUND_LIST names, by device and inode
 EVALUATION = "evaluation"
 TRAIL = "trail"
+NUMBERS = "numbers"  # losses and logged values, a file for each process
 SAMPLES = "samples"  # of each optimizer step
 ANSWERS = "answers"  # of a replay that was asked something: what its agents kept
+KEYFRAMES = "keyframes"  # all of the training state at some steps: shards, and an index for each process
 TENSORS = "tensors"  # values that were saved: shards, and an index for each process
 CONSOLE = "console"  # what processes printed, a file each
 SNAPSHOTS = "snapshots"
@@ -85,6 +88,7 @@ FILES = frozenset(
         ENVIRONMENT,
         AGENT_PLAN,
         SHIM_PLAN,
+        OPTIONS,
         METRICS,
         VARIABLE_KEY,
         SEEDS,
@@ -115,10 +119,12 @@ DIRECTORIES = frozenset(
         FOUND,
         EVALUATION,
         TRAIL,
+        NUMBERS,
         SAMPLES,
         CONSOLE,
         SNAPSHOTS,
         TENSORS,
+        KEYFRAMES,
         TURNS,
         pending_lines.DIRECTORY,
     }
@@ -150,6 +156,7 @@ class RunDirectory:
 
     def __init__(self, path: Path):
         self.path = path
+        self._outputs: OutputsFile | None = None  # once it was read, of a run that has ended
         self._check_directory()
         self.run = self.decode(RUN, RunFile)
 
@@ -210,8 +217,10 @@ class RunDirectory:
                 raise RunTooNew(f"{path} {newer}; upgrade reprokit")
             _check_seal(path, content, data)
             if kind is RunFile and type(version) is int and version < FORMAT:
-                older = f"has format {version} of an earlier reprokit, this one reads {FORMAT}"
-                raise RunNotReadable(f"{path} {older}; record the run again")
+                if version < OLDEST:
+                    older = f"has format {version} of an earlier reprokit, this one reads {OLDEST} to {FORMAT}"
+                    raise RunNotReadable(f"{path} {older}; record the run again")
+                _give_codes(content)
             if kind in (RunFile, OutputsFile):
                 _check_range(content, "")
             return msgspec.convert(content, kind)
@@ -243,7 +252,7 @@ class RunDirectory:
             return not any(block.strip(b"\0") for block in iter(lambda: file.read(BLOCK), b""))
 
     def has(self, name: str) -> bool:
-        return os.path.lexists(self.path / name)
+        return os.path.lexists(f"{self.path}/{name}")
 
     @property
     def keeps_console(self) -> bool:
@@ -251,20 +260,24 @@ class RunDirectory:
         return self.run.console is not None or self.has(CONSOLE)
 
     def outputs(self) -> OutputsFile | None:
-        """Read outputs.json, where the run has written it."""
-        return self._written(OUTPUTS, OutputsFile, self.run.outputs)
+        """Read outputs.json, where the run has written it; what is sealed is read once."""
+        if self._outputs is None or self.run.outputs is None:
+            self._outputs = self._written(OUTPUTS, OutputsFile, self.run.outputs)
+        return self._outputs
 
     def open_kept(self, file: OutputFile) -> int:
         """Return a descriptor of the copy of an output, which lies in the run directory itself."""
-        if os.path.islink(self.path / KEPT):
-            raise RunDamaged(f"{self.path / KEPT} is not a directory")
-        return self.open(os.path.join(KEPT, str(file.kept)))
+        return self._open_copy(KEPT, str(file.kept))
 
     def open_found(self, kept: str) -> int:
         """Return a descriptor of the copy of what a recording found, which lies in the run directory itself."""
-        if os.path.islink(self.path / FOUND):
-            raise RunDamaged(f"{self.path / FOUND} is not a directory")
-        return self.open(os.path.join(FOUND, kept))
+        return self._open_copy(FOUND, kept)
+
+    def _open_copy(self, directory: str, name: str) -> int:
+        place = f"{self.path}/{directory}"
+        if os.path.islink(place):
+            raise RunDamaged(f"{place} is not a directory")
+        return open_file(os.path.join(place, name))
 
     def environment(self) -> dict[str, Any] | None:
         """Read environment.json, where the run has written it."""
@@ -331,9 +344,12 @@ def _line(path: Path, number: int, line: bytes) -> dict[str, Any]:
 def _check_range(value: Any, place: str) -> None:
     """Refuse what no launcher writes: numbers that are no count, size or time, and endless texts."""
     if isinstance(value, dict):
+        if any(len(key) > MAX_TEXT for key in value):
+            raise ValueError(f"a key of more than {MAX_TEXT} characters - at `$.{place[:80]}`")
         for key, part in value.items():
-            _check_range(key, place)
-            _check_range(part, f"{place}.{key}" if place else key)
+            is_in_range = type(part) is int and 0 <= part <= MAX_NUMBER  # decides most values without a call
+            if not (part is None or is_in_range or (type(part) is str and len(part) <= MAX_TEXT)):
+                _check_range(part, f"{place}.{key}" if place else key)
     elif isinstance(value, list):
         for part in value:
             _check_range(part, place)
@@ -342,6 +358,13 @@ def _check_range(value: Any, place: str) -> None:
             raise ValueError(f"a text of {len(value)} characters - at `$.{place[:80]}`")
     elif value is not None and not 0 <= value <= (MAX_SECONDS if isinstance(value, float) else MAX_NUMBER):
         raise ValueError(f"{str(value)[:40]} is out of range - at `$.{place[:80]}`")
+
+
+def _give_codes(content: dict[str, Any]) -> None:
+    """Make warnings of what were texts before there were codes."""
+    texts = content.get("warnings")
+    if isinstance(texts, list):
+        content["warnings"] = [{"text": text} for text in texts]
 
 
 def _seal(content: dict[str, Any]) -> str:

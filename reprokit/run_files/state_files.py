@@ -115,12 +115,12 @@ def shown(path: str, directory: str) -> str:
 def _can_be_state(path: str) -> bool:
     parts = path.split("/")
     is_kept = not KEPT_ON_PURPOSE.isdisjoint(parts) or any(part.startswith(INDUCTOR) for part in parts)
-    is_kept = is_kept or _is_of_library(path) or names.TOOL_FILES.fullmatch(f"/{path}") is not None
+    is_kept = is_kept or _is_of_library(path) or names.is_tools(f"/{path}")
     return not is_kept and (not path.startswith(NEVER) or path.startswith(names.SHARED_MEMORY))
 
 
 def _is_of_library(path: str) -> bool:
-    return names.LIBRARY_FILES.fullmatch(f"/{path}") is not None
+    return names.is_libraries(f"/{path}")
 
 
 def _is_written_before(path: str, at: int | None, written: dict[str, int]) -> bool:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from reprokit.core import native, untrusted_json
 from reprokit.core.bounds import bounded_names
 from reprokit.core.errors import RunDamaged, RunNotReadable, RunTooNew
-from reprokit.model.run import SealedFile
+from reprokit.model.run import MAX_STRIDE, SealedFile
 from reprokit.run_files import rundir
 from reprokit.run_files.rundir import TRAIL, RunDirectory
 
@@ -42,7 +43,7 @@ _FLAGS = {  # in the order of a record's numbers
     "buffers": 2048,
     "inputs": 8192,
 }
-_PARTIAL, _UNCHANGED, _INPUTS_PARTIAL, _INPUTS_SEVERAL = 256, 4096, 16384, 32768
+_PARTIAL, _UNCHANGED, _INPUTS_PARTIAL, _INPUTS_SEVERAL, _PASSED = 256, 4096, 16384, 32768, 65536
 _UNSTEADY = {"gradients": 512, "parameters": 1024}
 _REASONS = (
     "", "the disk was full", "the file size limit was reached", "the run directory could not be written",
@@ -69,6 +70,7 @@ class TrailStep(msgspec.Struct, frozen=True):
     inputs_partial: bool = False  # there were calls or arguments that do not count
     inputs_several: bool = False  # one of which counts came after another call
     unsteady: tuple[str, ...] = ()  # what is not known because it changed while it was read
+    passed: bool = False  # the trail passed over it, as it has one of so many steps: what is None was not looked at
 
 
 class TrailTensor(msgspec.Struct, frozen=True, array_like=True):
@@ -76,7 +78,8 @@ class TrailTensor(msgspec.Struct, frozen=True, array_like=True):
 
     name: str
     dtype: str
-    shape: list[int]
+    shape: list[int]  # of what its process has of it
+    placement: str = ""  # which part that is: ranks with the same text have the same part; of a DTensor only
 
 
 class Digests(msgspec.Struct, frozen=True):
@@ -96,6 +99,8 @@ class _Text(msgspec.Struct, frozen=True):
     framework: str = "torch"
     generators: dict[str, int] = {}
     untouched: list[str] = []
+    every: Annotated[int, msgspec.Meta(ge=1, le=MAX_STRIDE)] = 1
+    always: Annotated[int, msgspec.Meta(ge=0, le=MAX_STRIDE)] = 16
 
 
 class _Table(msgspec.Struct, frozen=True):
@@ -146,9 +151,16 @@ class Series:
         self.kind = text.kind  # its class
         self.framework = text.framework  # whose random state `torch` is
         self.generators = text.generators  # the random states before the first step, where they are known
+        self.every = text.every  # it has one in so many steps
+        self.always = text.always  # and each of so many first ones
         self.untouched = text.untouched  # the generators that nobody had seeded or drawn from until then
         self._file, self._tables = file, tables
         self.count = self._count() - skipped
+
+    @property
+    def path(self) -> Path:
+        """The file that it is in."""
+        return self._file.path
 
     def later(self, skipped: int) -> Series:
         """Return the same without its first steps: as a training that was resumed behind them would have it."""
@@ -164,18 +176,28 @@ class Series:
                         return first + position + 1
         return 0
 
+    def looked_at_from(self, step: int) -> int:
+        """Return the first step from this one on that the trail does not pass over, unless it is the last one."""
+        number = step + self.skipped
+        return step if number < self.always else step - number % -self.every
+
+    def looked_at_before(self, step: int) -> int:
+        """Return the last step before this one that the trail does not pass over; -1 if there is none."""
+        number = step - 1 + self.skipped
+        return step - 1 - (0 if number < self.always else min(number % self.every, number - self.always + 1))
+
     def steps(self, start: int = 0, stop: int | None = None) -> Iterator[TrailStep]:
         """Yield the steps with these numbers."""
-        for low, offset, count in self._places(start, self.count if stop is None else min(stop, self.count)):
+        for low, offset, count in self.places(start, self.count if stop is None else min(stop, self.count)):
             yield from self._read(low, offset, count)
 
     def records(self, start: int, stop: int) -> bytes:
         """Return the steps as they stand in the file: what is equal here is equal."""
-        places, size = self._places(start, min(stop, self.count)), _RECORD.size
+        places, size = self.places(start, min(stop, self.count)), _RECORD.size
         return b"".join(self._file.read(offset, count * size) for _, offset, count in places)
 
-    def _places(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield first step, offset and count of contiguous records; a table ends where the next begins."""
+    def places(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Yield first step, offset in the file and count of contiguous records; a table ends where the next begins."""
         start, stop = start + self.skipped, stop + self.skipped
         ends = [*(table.first for table in self._tables[1:]), stop]
         for table, end in zip(self._tables, ends, strict=True):
@@ -192,6 +214,16 @@ class Series:
             for index in range(some):
                 step, at = number + position + index, index * size
                 yield self._step(step, offset + position * size + at, data[at : at + size])
+
+    def check(self) -> None:
+        """Raise RunDamaged where reading the steps would."""
+        for number, offset, count in self.places(0, self.count):
+            for position in range(0, count, 4096):
+                at, some = offset + position * _RECORD.size, min(4096, count - position)
+                data = self._file.read(at, some * _RECORD.size)
+                wrong = native.first_wrong(data, _RECORD.size, number + position)
+                for _ in self._read(number + position + wrong, at + wrong * _RECORD.size, some - wrong):
+                    pass  # raises if it is not among the last ones of a killed process
 
     def _step(self, number: int, offset: int, record: bytes) -> TrailStep:
         check, flags, *values = _RECORD.unpack(record)
@@ -211,13 +243,18 @@ class Series:
             "inputs_partial": bool(flags & _INPUTS_PARTIAL),
             "inputs_several": bool(flags & _INPUTS_SEVERAL),
             "unsteady": unsteady,
+            "passed": bool(flags & _PASSED),
         }
         return TrailStep(number=number - self.skipped, **facts, **known)  # type: ignore[arg-type]
 
     @property
     def tables(self) -> list[tuple[int, list[TrailTensor]]]:
         """Return the steps from which other tensors were updated, with these tensors."""
-        firsts = [(table.first - self.skipped, table.tensors) for table in self._tables]
+        firsts = [
+            (table.first - self.skipped, table.tensors)
+            for before, table in zip([None, *self._tables], self._tables, strict=False)
+            if before is None or before.tensors != table.tensors  # else only the stride has changed
+        ]
         begun = [tensors for first, tensors in firsts if first <= 0]
         return [*((0, tensors) for tensors in begun[-1:]), *(later for later in firsts if later[0] > 0)]
 
@@ -240,21 +277,32 @@ class Series:
 
     def digests(self, step: int) -> Digests | None:
         """Return the digests of a step's tensors, which are kept of the first and last steps of each table."""
-        table, step = self._table(step), step + self.skipped
-        if table.kept is None or step < table.first:
+        slot = self.slot(step)
+        if slot is None:
             return None
-        offset, kept = table.kept
-        count = len(table.tensors)
-        done, size = step - table.first, 16 + 16 * count
-        slot = done if done < kept else kept + done % kept
-        data = self._file.read(offset + slot * size, size)
+        tensors, step = self.tensors(step), step + self.skipped
+        data, count = self._file.read(*slot), len(tensors)
         number, check = struct.unpack_from("<QQ", data)
         if number != step + 1:
             return None
         if self._file.check(data[16:], number) != check:
-            raise self._file.damaged(offset + slot * size, f"the digests of step {step} do not match their check")
+            raise self._file.damaged(slot[0], f"the digests of step {step} do not match their check")
         values = struct.unpack(f"<{2 * count}Q", data[16:])
-        return Digests(table.tensors, values[:count], values[count:])
+        return Digests(tensors, values[:count], values[count:])
+
+    def slot(self, step: int) -> tuple[int, int] | None:
+        """Return where in the file a step's tensors have digests if they are kept, and the bytes; None if none are."""
+        table, step = self._table(step), step + self.skipped
+        if table.kept is None or step < table.first:
+            return None
+        offset, kept = table.kept
+        done, size = step - table.first, 16 + 16 * len(table.tensors)
+        return offset + (done if done < kept else kept + done % kept) * size, size
+
+    def kept_bytes(self, step: int) -> bytes:
+        """Return what stands in the file of a step's tensors; nothing where another step's digests, or none, do."""
+        data = b"" if (slot := self.slot(step)) is None else self._file.read(*slot)
+        return data if data[:8] == struct.pack("<Q", step + self.skipped + 1) else b""
 
 
 class Trail:
@@ -347,6 +395,11 @@ class Trail:
                     raise self._file.damaged(offset, f"digests of {count} tensors, not {len(tensors)}")
                 kept = (offset, keeps)
         return _Table(number, first, tensors, tuple(steps), kept)
+
+
+def longest_stride(trails: Iterable[Trail]) -> int:
+    """Return of how many steps the sparsest series has one; 1 if all have each."""
+    return max((series.every for trail in trails for series in trail.series if series.count > series.always), default=1)
 
 
 def _body(kind: int, count: int, kept: int, length: int) -> int:

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Protocol
 
 import msgspec
 
@@ -60,6 +60,19 @@ class IndexLine(msgspec.Struct, frozen=True):
 
 
 _DECODER = msgspec.json.Decoder(IndexLine)
+
+
+class ProcessIndex(Protocol):
+    """What one process of the training saved, as lines."""
+
+    order: list[tuple[str, int]]  # modes and steps whose values are complete, in temporal order
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    def has_passed(self, mode: str, step: int) -> bool: ...
+    def new_lines(self) -> Iterator[IndexLine]: ...
 
 
 class WorkerIndex:

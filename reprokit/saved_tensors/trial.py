@@ -1,16 +1,19 @@
 """Gives access to the saved tensors of a run by name and step, with the methods of SageMaker Debugger's trials.
 
 Steps are numbered per mode. Without a mode, the steps of all modes count, and a value of the training takes
-precedence over one of an evaluation.
+precedence over one of an evaluation. SageMaker Debugger's global steps are these: the numbers that modes share.
 """
 
 from __future__ import annotations
 
 import bisect
 import difflib
+import enum
+import math
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,22 +26,14 @@ from reprokit.run_files import home as run_home
 from reprokit.run_files import object_stores, rundir
 from reprokit.run_files.rundir import RunDirectory
 from reprokit.saved_tensors import shards
-from reprokit.saved_tensors.index import IndexLine, WorkerIndex, keys
+from reprokit.saved_tensors.index import IndexLine, ProcessIndex, WorkerIndex, keys
 from reprokit.saved_tensors.object_store import StoredTensors
-from reprokit.saved_tensors.reductions import reduced
-from reprokit.saved_tensors.step_states import (
-    InvalidWorker,
-    NoMoreData,
-    StepAvailability,
-    StepNotYetAvailable,
-    StepUnavailable,
-    TensorUnavailableForStep,
-)
 
 if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, Any]
+    import numpy as np
 
 DIRECTORY: Final = rundir.TENSORS
 TRAIN, EVAL, PREDICT, GLOBAL = "train", "eval", "predict", "global"
@@ -49,7 +44,9 @@ RUN_FILE_AGE = 1.0  # seconds between reads of run.json
 MAX_VALUES = 20_000_000  # in all indexes of a run
 MAX_NAMES = 1_000_000
 MAX_DROPPED = 10_000
+_WORKER = re.compile(r"worker_(\d{1,6})")
 WHY = {"disk-full": "the disk was full", "buffer": "the buffer was full", "unreadable": "it could not be read"}
+NAMES = ("min", "max", "mean", "std", "variance", "sum", "prod", "l1", "l2")
 
 
 @dataclass(frozen=True)
@@ -63,16 +60,23 @@ class TensorCollection:
 class TensorTrial:
     """The saved tensors of one run, which may still be written; several trials can be open at once."""
 
-    def __init__(self, run: str | Path) -> None:
+    def __init__(
+        self,
+        run: str | Path,
+        name: str | None = None,
+        range_steps: tuple[int | None, int | None] | None = None,
+        indexes: Iterable[ProcessIndex] = (),
+    ) -> None:
+        self._range = _checked_range(range_steps)
         self._stored = StoredTensors(str(run)) if object_stores.is_remote(str(run)) else None
         self.path = run_home.resolve(str(run)) if self._stored is None else self._stored.path
-        self.name = self.path.name if self._stored is None else str(run)
-        self._where = str(self.path) if self._stored is None else self.name
+        self._where = str(self.path) if self._stored is None else str(run)
+        self.name = name or (self.path.name if self._stored is None else str(run))
         self._run = RunDirectory(self.path) if self._stored is None else None
         self.loaded_all_steps = False
         self.follows = True  # whether each query reads new steps first
         self.reads = 0  # number of values and reductions that were read
-        self._indexes: dict[str, WorkerIndex] = {}
+        self._indexes: dict[str, ProcessIndex] = {index.key: index for index in indexes}
         self._tensors: dict[str, TrialTensor] = {}
         self._dropped: dict[tuple[str, int], str] = {}
         self._count = 0
@@ -90,7 +94,7 @@ class TensorTrial:
     def run(self) -> RunDirectory:
         """Return the run directory; raises NothingSaved for a run in an object store."""
         if self._run is None:
-            raise NothingSaved(f"{self.name} is no run directory; 'reprokit pull' makes one of it")
+            raise NothingSaved(f"{self._where} is no run directory; 'reprokit pull' makes one of it")
         return self._run
 
     def refresh(self, *, is_over: bool = False) -> None:
@@ -100,7 +104,8 @@ class TensorTrial:
         is_over = is_over or self._is_over()  # checked before the last read, so that nothing can be written after it
         directory = self.path / DIRECTORY
         for key in keys(directory):
-            index = self._indexes.setdefault(key, WorkerIndex(directory, key))
+            self._indexes.setdefault(key, WorkerIndex(directory, key))
+        for index in self._indexes.values():
             for line in index.new_lines():
                 self._add(index, line)
         self.loaded_all_steps = is_over
@@ -114,16 +119,23 @@ class TensorTrial:
             self._run, self._read_at = RunDirectory(self.path), now
         return self.run.run.status != RUNNING or self.run.orphaned
 
-    def _add(self, index: WorkerIndex, line: IndexLine) -> None:
+    def _add(self, index: ProcessIndex, line: IndexLine) -> None:
         if line.tensor is not None:
             self._tensor_named(line.tensor).describe(line)
         elif line.step is not None and line.name:
+            if not self._has_step(line.step):
+                return
             self._count += 1
             self._tensor_named(line.name).add(index, line)
         elif line.dropped is not None and len(self._dropped) < MAX_DROPPED:
             self._dropped[line.name, line.dropped] = WHY.get(line.why, line.why)
         if self._count > MAX_VALUES or len(self._tensors) > MAX_NAMES:
             raise RunDamaged(f"{self._where} has more than {MAX_VALUES} values or {MAX_NAMES} names; use fewer steps")
+
+    def _has_step(self, step: int) -> bool:
+        """Return whether a step is in the range that was asked for."""
+        first, end = self._range
+        return (first is None or step >= first) and (end is None or step < end)
 
     def _tensor_named(self, name: str) -> TrialTensor:
         if name not in self._tensors:
@@ -155,21 +167,23 @@ class TensorTrial:
         regex: str | Sequence[str] | None = None,
         collection: str | TensorCollection | None = None,
     ) -> list[str]:
-        """Return the names of saved tensors, optionally of a step, a mode, a regular expression or a collection."""
+        """Return the names of saved tensors: those of a step, of a mode, of a collection, that match an expression.
+
+        What is given narrows the names together; of several expressions one must be found in a name.
+        """
         self.look()
         tensors: Iterable[TrialTensor] = self._tensors.values()
         if step is not None or mode_name(mode) is not None:
             tensors = [tensor for tensor in tensors if tensor.was_saved(step, mode)]
         else:
             tensors = [tensor for tensor in tensors if tensor.steps_of_modes]
-        if regex is None and collection is None:
-            return sorted(tensor.name for tensor in tensors)
         patterns = [re.compile(expression) for expression in ([regex] if isinstance(regex, str) else regex or [])]
         collection_name = collection.name if isinstance(collection, TensorCollection) else collection
         return sorted(
             tensor.name
             for tensor in tensors
-            if collection_name in tensor.collections or any(pattern.search(tensor.name) for pattern in patterns)
+            if (collection_name is None or collection_name in tensor.collections)
+            and (regex is None or any(pattern.search(tensor.name) for pattern in patterns))
         )
 
     def has_tensor(self, name: str) -> bool:
@@ -208,9 +222,21 @@ class TensorTrial:
         return self.collections().get(name, TensorCollection(name, ()))
 
     def workers(self) -> list[str]:
-        """Return the processes that saved tensors, named by rank if they have one."""
+        """Return the processes that saved tensors, named by rank if they have one.
+
+        Wherever a worker is named, SageMaker Debugger's "worker_N" is also the N-th rank, or else the N-th process.
+        """
         self.look()
         return sorted({index.name for index in self._indexes.values()})
+
+    def worker_named(self, name: str | None) -> str | None:
+        """Return the name here of a worker that may have SageMaker Debugger's name."""
+        number = _WORKER.fullmatch(name or "")
+        if number is None:
+            return name
+        workers = sorted({index.name for index in self._indexes.values()}, key=lambda worker: (len(worker), worker))
+        position, rank = int(number[1]), f"rank{number[1]}"
+        return rank if rank in workers else workers[position] if position < len(workers) else name
 
     # Steps
 
@@ -267,6 +293,29 @@ class TensorTrial:
         near = ", ".join(map(str, steps[max(0, bisect.bisect(steps, step) - 1) :][:2]))
         raise StepUnavailable(f"{self._where} saved nothing at {shown}{self.why_dropped('', step)}; near steps: {near}")
 
+    def mode(self, global_step: int) -> str:
+        """Return the mode whose values count at a step without a mode; raises as a value of that step would."""
+        found = next((mode for mode in MODES if any(t.was_saved(global_step, mode) for t in self._all())), None)
+        if found is None:
+            self.raise_unavailable(global_step, None)
+            raise AssertionError("unreachable")
+        return found
+
+    def mode_step(self, global_step: int) -> int:
+        """Return the number that a step has in its mode, which is the same one."""
+        self.mode(global_step)
+        return global_step
+
+    def global_step(self, mode: object, mode_step: int) -> int:
+        """Return the number of a mode's step without its mode, which is the same one; its value needs the mode."""
+        if not any(tensor.was_saved(mode_step, mode) for tensor in self._all()):
+            self.raise_unavailable(mode_step, mode)
+        return mode_step
+
+    def _all(self) -> list[TrialTensor]:
+        self.look()
+        return list(self._tensors.values())
+
     # Inputs and outputs of the model
 
     def inputs(self, step: int, mode: object = None, worker: str | None = None) -> dict[str, Array]:
@@ -314,7 +363,7 @@ class TrialTensor:
         self.module, self.layer = line.module or self.module, line.layer or self.layer
         self.place = line.place or self.place
 
-    def add(self, index: WorkerIndex, line: IndexLine) -> None:
+    def add(self, index: ProcessIndex, line: IndexLine) -> None:
         """Add a value, or its reductions, of an index."""
         assert line.step is not None
         workers = self.steps_of_modes.setdefault(line.mode, {}).setdefault(line.step, {})
@@ -380,6 +429,11 @@ class TrialTensor:
         """Return whether its value was saved at a step, not only reductions."""
         return self._line(step_num, mode, None, 0)[1].shard is not None
 
+    def digests(self, step_num: int, mode: object = None) -> dict[str, str]:
+        """Return the digest of its first value at a step, by process; empty where there is none."""
+        self.trial.reads += 1
+        return {worker: calls[0][1].digest for worker, calls in self._at(step_num, mode).items()}
+
     def fingerprint(self, step_num: int, mode: object = None) -> tuple[object, ...]:
         """Return digest and reductions, which are equal for equal values, without reading the value."""
         self.trial.reads += 1
@@ -436,6 +490,7 @@ class TrialTensor:
 
     def _calls(self, step: int, mode: object, worker: str | None) -> list[tuple[str, IndexLine]]:
         workers = self._at(step, mode)
+        worker = self.trial.worker_named(worker)
         if worker is not None and worker not in workers:
             raise InvalidWorker(
                 f"{self.name!r} was saved by {', '.join(sorted(workers))} at step {step}, not {worker!r}"
@@ -447,6 +502,28 @@ class TrialTensor:
         if not 0 <= call < len(calls):
             raise TensorUnavailableForStep(f"{self.name!r} has {len(calls)} values at step {step}, none of call {call}")
         return calls[call]
+
+
+@contextmanager
+def as_they_are(trials: Iterable[TensorTrial]) -> Iterator[None]:
+    """Have trials read nothing new meanwhile."""
+    before = [(trial, trial.follows) for trial in trials]
+    try:
+        for trial, _ in before:
+            trial.follows = False
+        yield
+    finally:
+        for trial, follows in before:
+            trial.follows = follows
+
+
+def _checked_range(steps: tuple[int | None, int | None] | None) -> tuple[int | None, int | None]:
+    """Return the first step and the one behind the last; raises TensorUnavailable for anything else."""
+    if steps is None:
+        return None, None
+    if len(steps) != 2 or not all(step is None or isinstance(step, int) for step in steps):
+        raise TensorUnavailable(f"range_steps={steps!r} is not (first, end): two steps, of which each may be None")
+    return steps
 
 
 def _merged(earlier: IndexLine, line: IndexLine) -> IndexLine:
@@ -461,3 +538,47 @@ def mode_name(mode: object) -> str | None:
     if name not in MODES:
         raise TensorUnavailable(f"no mode is called {name[:40]!r}; there are {', '.join(MODES)}")
     return None if name == GLOBAL else name
+
+
+def reduced(value: np.ndarray[Any, Any], name: str, *, is_absolute: bool = False) -> float:
+    """Return a reduction in double precision; NaN if it is undefined for an empty tensor."""
+    numpy = shards.numpy()
+    if name not in NAMES:
+        raise TensorUnavailable(f"no reduction is called {name[:40]!r}; there are {', '.join(NAMES)}")
+    numbers = (numpy.abs(value) if is_absolute or value.dtype.kind == "c" else value).astype("float64").ravel()
+    if not numbers.size and name not in ("sum", "prod", "l1", "l2"):
+        return math.nan
+    with numpy.errstate(all="ignore"):
+        if name == "l1":
+            return float(numpy.abs(numbers).sum())
+        if name == "l2":
+            return float(numpy.sqrt((numbers * numbers).sum()))
+        return float(getattr(numbers, "var" if name == "variance" else name)())
+
+
+class StepAvailability(enum.Enum):
+    """Whether the values of a step exist, may still arrive, or will never arrive."""
+
+    UNAVAILABLE = 0
+    AVAILABLE = 1
+    NOT_YET_AVAILABLE = 2
+
+
+class TensorUnavailableForStep(TensorUnavailable):
+    """The tensor was not saved at this step, or only its reductions were."""
+
+
+class StepUnavailable(TensorUnavailable):
+    """Nothing was saved at this step, and nothing will be."""
+
+
+class StepNotYetAvailable(TensorUnavailable):
+    """The training has not come to this step yet."""
+
+
+class NoMoreData(TensorUnavailable):
+    """The run has ended before this step."""
+
+
+class InvalidWorker(TensorUnavailable):
+    """No process of this name saved the tensor."""

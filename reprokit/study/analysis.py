@@ -64,7 +64,12 @@ def analysis_of(
         runs_made=len(results),
         attention=(*_attention(study, setups, results, costs), *_ignored(compared)),
         verdicts=tuple(_verdicts(setups, costs, varying)),
-        sentences=_sentences(setups, costs, varying, process),
+        sentences=facts.Sentences(
+            pairs=wording.all_pairs([(setup.name, setup.pairs) for setup in setups]),
+            overhead=wording.all_overheads(costs),
+            variance=wording.all_variances(varying),
+            process=wording.all_processes(process),
+        ),
         methods=METHODS,
         setups=tuple(setups),
         overhead=costs,
@@ -361,17 +366,3 @@ def _verdicts(
         yield f"{setup.name} ({setup.words}): {setup.pairs.sentence}"
         yield from (row.sentence for row in varying if row.setup == setup.name)
         yield from (row.sentence for row in costs if row.setup == setup.name and row.measure == "time")
-
-
-def _sentences(
-    setups: Sequence[facts.SetupFacts],
-    costs: Sequence[facts.Overhead],
-    varying: Sequence[facts.Variance],
-    process: Sequence[facts.ProcessVariance],
-) -> facts.Sentences:
-    return facts.Sentences(
-        pairs=wording.all_pairs([(setup.name, setup.pairs) for setup in setups]),
-        overhead=wording.all_overheads(costs),
-        variance=wording.all_variances(varying),
-        process=wording.all_processes(process),
-    )

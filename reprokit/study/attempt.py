@@ -233,7 +233,7 @@ def _notes(directory: RunDirectory) -> Iterator[str]:
     agent = directory.run.agent
     if agent is not None and not agent.is_loaded and agent.code != "not-observed":
         yield f"the agent was {agent.words}: metrics, weights and predictions are not known"
-    yield from directory.run.warnings
+    yield from (warning.text for warning in directory.run.warnings)
     yield from (f"the agent: {warning.text}" for warning in agent_lines.read(directory.path).warnings)
     yield from (uncovered.text for uncovered in directory.run.uncovered)
 
@@ -401,7 +401,7 @@ def read_report(file: Path) -> PairReport:
         return msgspec.json.decode(file.read_bytes(), type=PairReport, strict=False)
     except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
         if not isinstance(error, FileNotFoundError):
-            warn(f"{file}: {error}")
+            warn(f"{file}: {error}", "report-not-used")
         return PairReport()
 
 

@@ -21,7 +21,7 @@ from reprokit.study.wording import size
 from reprokit.verify.verdict import EQUAL_PAIRS
 
 BEFORE_UNIT: Final = re.compile(r"(?<=[0-9]) (?=(?:%|s|B|[KMGT]iB)(?![A-Za-z]))")
-PAGE_LIBRARIES: Final = ("jinja2", "scipy")
+PAGE_LIBRARIES: Final = ("scipy",)
 NAME: Final = "study.html"  # in the directory of a study
 MAX_ROWS: Final = 1000  # rows per table; the CSV files and the JSON document have all
 MAX_NOTES: Final = 60
@@ -58,7 +58,7 @@ def write(analysis: Analysis, path: Path, mode: int = 0o644) -> None:
 
 def page(analysis: Analysis) -> str:
     """Return the content of the file."""
-    templates = pages.environment("reprokit.study", "or --json")
+    templates = pages.environment("reprokit.study")
     bars, left_out = plots.variances(analysis)
     drawn, answered = plots.times(analysis), answers(analysis)
     return templates.get_template("study.html.jinja").render(

@@ -33,7 +33,7 @@ def read(run: RunDirectory) -> RunMetrics:
     weights: dict[str, str] = {}
     epochs: dict[str, int] = {}
     by_epoch: set[str] = set()  # series with a line per epoch
-    for place in scan.read(run):
+    for place in scan.read(run, has_numbers=True):
         process = place.key.process
         if isinstance(place.line, metric_lines.WeightsLine) and place.line.at == "end":
             weights[f"{process}\0{place.line.object}"] = place.line.digest

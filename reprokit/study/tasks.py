@@ -69,12 +69,12 @@ def read_report(plan: StudyFile, directory: Path, place: PairPlace) -> PairRepor
             raise ValueError(f"it is larger than {MAX_REPORT} bytes")
         report = msgspec.json.decode(data, type=PairReport, strict=False)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        warn(f"{file} was not used: {error}")
+        warn(f"{file} was not used: {error}", "report-not-used")
         return PairReport()
     task = pairs.task_of(plan, directory, place)
     asked = (task.first, task.second)
     if len(report.runs) > len(asked) or not all(map(_is_of, report.runs, asked)):
-        warn(f"{file} was not used: it tells of another run")
+        warn(f"{file} was not used: it tells of another run", "report-not-used")
         return PairReport()
     runs = [_checked(*both) for both in zip(report.runs, asked, strict=False)]
     is_whole = len(runs) == len(asked) and report.pair is not None and report.pair.place == place

@@ -12,6 +12,9 @@ from reprokit.run_files.rundir import RunDirectory
 from reprokit.verify.ignores import IgnoreUse, together
 from reprokit.verify.read.execution import SharedTrait, shared
 
+PRINTED_MORE = (
+    "printed_more"  # in the figures of the console: lines that only the right run printed, or, negative, the left
+)
 ADDED = "only_added"  # in the figures of files of which recordings found other content: whether that is left out
 
 

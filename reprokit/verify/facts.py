@@ -305,6 +305,12 @@ def beside_trail(left: RunDirectory, right: RunDirectory, ignores: Ignores | Non
     return [OtherFact(fact=name, name=leaf.name, detail=leaf_words(leaf)) for name, leaf in firsts]
 
 
+def trail_and_console(recording: RunDirectory, replay: RunDirectory) -> tuple[Difference, Difference]:
+    """Return how the trails and what was printed compare, without reading anything else of the runs."""
+    pair = PairedRuns(match(recording, replay, Tolerances(), DeclaredIgnores(Ignores())))
+    return pair.trail_category, console.compare(pair.runs)
+
+
 def leaf_words(leaf: Difference) -> str:
     """Return how the two values of a leaf differ, without its name."""
     values = " against ".join(text or "nothing" for text in (leaf.left, leaf.right))

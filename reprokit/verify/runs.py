@@ -10,9 +10,9 @@ from reprokit import entropy as entropy_profile
 from reprokit.core.difference import SIDES, Difference, Role, Side, Verdict, group
 from reprokit.core.errors import NothingComparable, RunInProgress
 from reprokit.core.tolerance import Tolerances
-from reprokit.model.agent_warning import by_cause
 from reprokit.model.plan import REPLAY
 from reprokit.model.run import NO_END, RunFile
+from reprokit.model.run_warning import by_cause
 from reprokit.model.states import Loading, off_in
 from reprokit.run_files import state_files
 from reprokit.run_files.rundir import ENTROPY, RunDirectory
@@ -40,18 +40,18 @@ def require_whole(path: Path) -> None:
 
 
 def compare(
-    left_path: Path,
-    right_path: Path,
+    left_path: Path | RunDirectory,
+    right_path: Path | RunDirectory,
     *,
     tolerances: Tolerances | None = None,
     ignores: Ignores | None = None,
     strict_console: bool = False,
 ) -> Comparison:
     """Compare two finished runs; raise a RunError or NothingComparable if that is impossible."""
-    left, right = RunDirectory(left_path), RunDirectory(right_path)
+    left, right = (run if isinstance(run, RunDirectory) else RunDirectory(run) for run in (left_path, right_path))
     left.require_finished()
     right.require_finished()
-    for run in (left, right):
+    for run in dict.fromkeys((left, right)):
         integrity.check(run)
     ignores = ignores or Ignores()
     runs = match(left, right, tolerances or Tolerances(), DeclaredIgnores(ignores), strict_console=strict_console)
@@ -136,7 +136,7 @@ def _limits(runs: RunPair, tree: Difference) -> Iterator[str]:
     for run, side in zip(runs.files, SIDES, strict=True):
         yield from (text for _, text in not_loaded(run, side))
         unseen = run.out_of_reach_in_words, run.outliving_in_words, run.unsupervised
-        run_notes = filter(None, (*unseen, *run.warnings[:MAX_READ]))
+        run_notes = filter(None, (*unseen, *(warning.text for warning in run.warnings[:MAX_READ])))
         yield from (f"of the {side} run, {words}" for words in list(dict.fromkeys(run_notes))[:MAX_WARNINGS])
     yield from _agent_warnings(runs)
     has_values = any(fact.has_values(runs, tree) for fact in FACTS)
@@ -149,7 +149,7 @@ def _limits(runs: RunPair, tree: Difference) -> Iterator[str]:
 def _agent_warnings(runs: RunPair) -> Iterator[str]:
     """Yield what the agents of either run warn of, each thing once."""
     causes = (by_cause(scan.warnings) for scan in (runs.left, runs.right))
-    sides = [{warning.code or warning.text: warning for warning in warnings} for warnings in causes]
+    sides = [{warning.cause: warning for warning in warnings} for warnings in causes]
     for about, warning in {**sides[1], **sides[0]}.items():
         whose = "both runs' agents warn" if about in sides[0] and about in sides[1] else ""
         whose = whose or f"the {'left' if about in sides[0] else 'right'} run's agent warns"

@@ -21,8 +21,7 @@ from reprokit.run_files.rundir import RunDirectory
 from reprokit.verify.bookkeeping import forms, names
 from reprokit.verify.bookkeeping.recognition import Contexts, RunContext, ValueName, proposed
 from reprokit.verify.categories import outputs
-from reprokit.verify.categories.declared_lines import DeclaredLines
-from reprokit.verify.categories.declared_outputs import DeclaredIgnores, UncoveredPart, own_name
+from reprokit.verify.categories.declared_outputs import DeclaredIgnores, DeclaredLines, UncoveredPart, own_name
 from reprokit.verify.categories.match import match
 from reprokit.verify.categories.printed_lines import LineComparer, printed_lines, result_spans
 from reprokit.verify.comparison import Comparison

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from reprokit.core.difference import BookkeepingKind, Difference, Verdict
 from reprokit.core.printable import listed
 from reprokit.run_files.ledgers import BatchUse
-from reprokit.verify.comparison import Comparison, HostsComparison, Level, only_added
+from reprokit.verify.comparison import PRINTED_MORE, Comparison, HostsComparison, Level, only_added
 from reprokit.verify.ignores import IgnoreUse, behind_verdict
 
 if TYPE_CHECKING:
@@ -94,6 +94,24 @@ def _verdict_words(comparison: Comparison) -> str:
     return f"identical{_both_failed([comparison])}: {what}, bit for bit{but_for}{addition}"
 
 
+def several_line(first: object, verdicts: Sequence[Verdict], itself: int = 0) -> str:
+    """Return in one line how further runs compare with the first; `itself` of them are the first one again."""
+    counts = Counter(verdicts)
+    if counts[Verdict.DIFFERENT]:
+        number = counts[Verdict.DIFFERENT]
+        return f"different: {number} of {len(verdicts)} runs {'differs' if number == 1 else 'differ'} from {first}"
+    if counts[Verdict.IDENTICAL] == len(verdicts):
+        others = len(verdicts) - itself
+        if not others:
+            return "identical: this is one run compared with itself, which proves nothing"
+        again = f"; {itself} more compared it with itself, which proves nothing" if itself else ""
+        return (
+            f"identical: {'the run' if others == 1 else f'each of {others} runs'} with {first}, as its line says{again}"
+        )
+    words = (f"{count} {verdict.value}" for verdict, count in counts.items())
+    return f"nothing differs from {first}, and of {len(verdicts)} runs are: {', '.join(words)}"
+
+
 def hosts_line(result: HostsComparison) -> str:
     """Return the result of a comparison of runs on several hosts in one line."""
     if result.lacking:
@@ -153,12 +171,24 @@ def _compared(comparison: Comparison) -> str:
 # ---- of answers -----------------------------------------------------------------------------------------------
 
 
-def tensors_proof(steps: int, seen: int, agreed: int, gaps: Mapping[str, Sequence[str]], is_all: bool) -> Iterator[str]:
+def tensors_proof(
+    steps: int,
+    seen: int,
+    agreed: int,
+    gaps: Mapping[str, Sequence[str]],
+    *,
+    is_all: bool,
+    first: int | None = None,
+    every: int = 1,
+) -> Iterator[str]:
     """Yield what is known of tensors that a replay saved, which is its run in so many steps by the trail.
 
-    ``gaps`` are the values that are not proved, by reason; ``is_all`` says whether all that was asked for was saved.
+    ``gaps`` are the values that are not proved, by reason; ``is_all`` says whether all that was asked for was saved;
+    ``first`` is the step from which the trail was compared, for a replay from a keyframe; the trail has one in
+    ``every`` steps.
     """
-    is_run = f"the replay is that run in each of {steps:,} steps"
+    of_each = f"in the steps that its trail has, one in {every} of" if every > 1 else "in each of"
+    is_run = f"the replay is that run {of_each} {steps:,} steps{'' if first is None else f' from step {first:,} on'}"
     if seen and is_all and not (agreed or gaps):
         yield f"proved: {is_run}"
     elif seen or agreed or gaps:
@@ -167,6 +197,51 @@ def tensors_proof(steps: int, seen: int, agreed: int, gaps: Mapping[str, Sequenc
         yield f"{agreed:,} values, which the trail does not see, are the same in a second replay"
     for reason, names in gaps.items():
         yield f"not proved: {len(names):,} values, first {names[0]}: the trail does not see them, and {reason}"
+
+
+def debugged_replay(first: int, compared: int, stopped: int, diverged: tuple[int, str] | None) -> str:
+    """Return what is known of a replay that stopped in a debugger at a step, by steps of the trail from a first one on.
+
+    ``diverged`` is the first step that differs, and its quantity.
+    """
+    if not compared > first and stopped > first:
+        return "no step of the trail was compared, so that nothing is known of where the replay stopped"
+    if diverged is None:
+        return (
+            f"the replay was that run in each of the steps {first:,} to {compared - 1:,}"
+            if compared > first
+            else (f"the replay stopped at step {stopped:,}, where the state of that run was put in")
+        )
+    step, quantity = diverged
+    if step < stopped:
+        where = f"when it stopped at step {stopped:,}"
+        return f"the replay was not that run {where}: it differs at step {step:,}, by its {quantity}"
+    return f"it is another run from step {step:,} on, by its {quantity}: by what was changed in the debugger"
+
+
+def taken_snapshot(step: int, compared: int, first: int, every: int) -> str:
+    """Return what the trail says of a snapshot of a step, by the steps that were compared from a first one on."""
+    last, stride = compared - 1, f" (one in {every:,} steps was looked at)" if every > 1 else ""
+    if last < step:
+        return f"the trail proves steps {first:,} to {last:,}, which made this state; not step {step:,} itself{stride}"
+    return f"the trail proves that the replay was that run from step {first:,} to {last:,}{stride}"
+
+
+def continued_run(
+    first: int, compared: int, diverged: tuple[int, str] | None, results: Sequence[str], every: int
+) -> str:
+    """Return what is known of a run that goes on from another, by the steps from a first one on that both have.
+
+    ``diverged`` is the first step that differs, and its quantity.
+    """
+    if diverged is not None:
+        step, quantity = diverged
+        return f"not that training any more: step {step:,} is another one than in the first run, by its {quantity}"
+    if not compared > first:
+        return "no step of the trail is in both runs: whether it is the same training is not known"
+    which = "" if every == 1 else f"one in {every} of the "
+    words = f"{which}steps {first:,} to {compared - 1:,} are the same in both runs, by the trail"
+    return words if results else f"{words}, which has neither gradients nor parameters of them"
 
 
 def beside_trail_notes(which: str, facts: Sequence[OtherFact]) -> Iterator[str]:
@@ -198,12 +273,56 @@ def epochs_headline(*, are_complete: bool, are_used: bool) -> str:
     return "nothing seen twice or left out" if are_used else "nothing drawn twice or never"
 
 
+def still_that_training(trail: Difference, printed: Difference) -> str:
+    """Return whether a replay of changed code made the steps of its recording, and what it printed; may be empty."""
+    figures = [leaf.figures for leaf in trail.leaves() if "steps" in leaf.figures]
+    first = trail.first()
+    if first is not None:
+        return f"no longer the recorded training: {sentence(first)}"
+    if not figures:
+        return ""
+    same, recorded = sum(min(each["steps"]) for each in figures), sum(each["steps"][0] for each in figures)
+    every = max(each["every"] for each in figures)
+    if every > 1:
+        training = f"the same training in the steps that its trail has, one in {every} of {recorded:,}"
+    else:
+        training = f"the same training: {same:,} of {recorded:,} steps of the trail"
+    if not all("parameters" in each["known"] for each in figures):
+        training += ", which lacks parameters"
+    return "; ".join(filter(None, (training, _printed_words(printed))))
+
+
+def _printed_words(printed: Difference) -> str:
+    differing = [leaf for leaf in printed.leaves() if leaf.verdict.differs]
+    if not differing:
+        return "it printed the same" * bool(printed.children)  # of what is not known nothing is said
+    more = [leaf.figures.get(PRINTED_MORE) for leaf in differing]
+    if None in more:
+        return f"it printed otherwise: {sentence(differing[0])}"
+    counts = {"more": sum(n for n in more if n and n > 0), "fewer": -sum(n for n in more if n and n < 0)}
+    texts = [f"{count:,} line{'' if count == 1 else 's'} {word}" for word, count in counts.items() if count]
+    return f"the script printed {' and '.join(texts)}"
+
+
 # ---- of parts of a comparison -----------------------------------------------------------------------------------
 
 
 def same_until(steps: str, step: int, but_for: str = "") -> str:
     """Return up to which step nothing differs but what has no effect."""
     return f"identical for {steps}{but_for}; at step {step:,}" if step else "at step 0, the first,"
+
+
+def same_until_passed_over(before: int, step: int) -> str:
+    """Return between which steps two runs part, if their trails passed over those before the one that differs."""
+    return f"identical in the steps up to {before:,} that both trails have; they part by step {step:,}, where"
+
+
+def each_step_compared(every: int) -> str:
+    """Return what is not known of runs of which the trail has one in so many steps."""
+    return (
+        f"the trails have one in {every} steps: of those between, what was recorded of losses and samples was compared,"
+        " and what they left in the next one"
+    )
 
 
 def same_then_ends(steps: str, side: str, of_other: str) -> str:

@@ -22,13 +22,13 @@ def training(tmp_path: Path) -> Training:
 def interpreters() -> Iterator[Any]:
     """The Pythons of this machine that the agent supports.
 
-    make test takes the oldest and the newest, make test-all the one that runs the tests, make test-extended the others.
+    make test takes the oldest, make test-all the newest and the one that runs the tests, make test-extended the others.
     """
     found = available()
     for version, path in found.items():
-        is_outer = version in (next(iter(found)), next(reversed(found)))
-        between = [pytest.mark.slow, *([] if path == sys.executable else [pytest.mark.extended])]
-        yield pytest.param(path, id=version, marks=[] if is_outer else between)
+        is_oldest, is_newest = version == next(iter(found)), version == next(reversed(found))
+        marks = [pytest.mark.slow, *([] if is_newest or path == sys.executable else [pytest.mark.extended])]
+        yield pytest.param(path, id=version, marks=[] if is_oldest else marks)
 
 
 @pytest.fixture(params=interpreters())

@@ -86,7 +86,7 @@ def log_of(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[bytes, byt
     agent: Any = SimpleNamespace(
         run=str(directory),
         journal=SimpleNamespace(identity="0"),
-        warn=warnings.append,
+        warn=lambda text, _code: warnings.append(text),
         failed=lambda where, error: warnings.append(f"{where}: {error!r}"),
         attempt=lambda function, *arguments: function(*arguments),
         listeners=[],

@@ -24,6 +24,7 @@ def test_a_plain_process_says_nothing(any_training: Training) -> None:
     assert any_training.run("import os, random").of("compute") == []
 
 
+@pytest.mark.slow
 def test_torch_and_what_it_brings(training: Training) -> None:
     outcome = training.run(TORCH)
     told = facts(outcome, "torch")

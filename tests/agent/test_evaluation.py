@@ -124,6 +124,7 @@ def check(found: Trained) -> None:
             assert same.left.endswith("exactly equal")
 
 
+@pytest.mark.slow
 def test_scikit_learn(tmp_path: Path) -> None:
     found = trained(tmp_path, "scikit_learn", 0, 1, 0)
     check(found)
@@ -140,6 +141,7 @@ def test_scikit_learn(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.xgboost
 def test_xgboost_and_lightgbm(tmp_path: Path) -> None:
     found = trained(tmp_path, "boosted", 0, 1)
@@ -269,6 +271,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_values_of_any_library(training: Training) -> None:
     calls = "\n".join(f"reprokit.log_predictions(None, {text})" for text in KINDS)

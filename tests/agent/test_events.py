@@ -63,6 +63,7 @@ def test_a_listener_that_fails_is_told_so_and_the_others_go_on() -> None:
     assert log == [("broken", 7), ("broken", error), ("whole", 7)]
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_pytorch_makes_no_update_that_a_listener_skips() -> None:
     script = Path(__file__).parents[1] / "trainings" / "pytorch_skipped_updates.py"

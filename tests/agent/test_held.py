@@ -1,4 +1,7 @@
-"""Lines that wait for each other in a mapped file: none is lost or doubled, whatever ends the process."""
+"""Lines that wait for each other in a mapped file: none is lost or doubled, whatever ends the process.
+
+Numbers do not wait (test_number_records.py); a text does.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ import ctypes, os, signal, sys
 import reprokit
 def log(first, last):
     for step in range(first, last):
-        reprokit.log(step=step, loss=step / 8)
+        reprokit.log(step=step, loss=str(step / 8))
 """
 
 
@@ -98,7 +101,7 @@ def test_a_finalizer_may_write_at_any_moment(training: Training) -> None:
 import gc
 class Ends:
     def __del__(self):
-        reprokit.log(step=-1, ended=1)
+        reprokit.log(step=-1, ended='1')
 gc.set_threshold(1, 1, 1)
 for step in range(300):
     cycle = Ends()

@@ -17,13 +17,13 @@ from reprokit.agent.operators.call_graph import CallCounts, describe
 from reprokit.agent.operators.files import MAX_FILES
 from tests.agent.training import Outcome, Training
 from tests.interpreters import interpreter, tf114_python
-from tests.support import training_text, wait_until
+from tests.support import rest_slow, training_text, wait_until
 
 FUNCTIONS = {"functions": True, "operators": False, "steps": None, "seconds": None, "confirm": 0}
 needs_tf114 = pytest.mark.skipif(tf114_python() is None, reason="REPROKIT_TF114_PYTHON names no Python")
 
 
-@pytest.fixture(params=["3.7", "3.11", "3.13"])
+@pytest.fixture(params=rest_slow(["3.13", "3.7", "3.11"]))
 def each_training(request: pytest.FixtureRequest, tmp_path: Path) -> Training:
     """A training in three Pythons that differ in how they profile, as far as this machine has them."""
     python = interpreter(request.param)
@@ -75,6 +75,7 @@ def test_the_agent_and_what_imports_call_are_not_told(each_training: Training) -
 PROCESSES = training_text("profiled_processes.py")
 
 
+@pytest.mark.slow
 def test_every_process_has_its_file(each_training: Training) -> None:
     training = profiled(each_training)
     assert run(training, PROCESSES).status == 0

@@ -28,18 +28,6 @@ def imported(module: str) -> Iterator[str]:
                 yield name if AGENT.joinpath(*name.split(".")).with_suffix(".py").exists() else base
 
 
-def reached(module: str) -> set[str]:
-    """All modules that a module needs, directly or not."""
-    seen: set[str] = set()
-    waiting = [module]
-    while waiting:
-        for name in imported(waiting.pop()):
-            if name and name not in seen:
-                seen.add(name)
-                waiting.append(name)
-    return seen
-
-
 @pytest.mark.parametrize("listener", LISTENERS)
 def test_a_listener_knows_no_framework(listener: str) -> None:
     names = set(imported(f"operators.{listener}"))
@@ -64,12 +52,3 @@ def test_adapters_have_the_names_of_their_listeners_and_know_one_framework(frame
     for file in files - {"__init__"}:
         parts = {part for name in imported(f"operators.{framework}.{file}") for part in name.split(".")}
         assert parts & FRAMEWORKS == {framework}
-
-
-def test_nothing_of_operators_is_in_a_circle() -> None:
-    own = [path.relative_to(AGENT).with_suffix("") for path in (AGENT / "operators").rglob("*.py")]
-    modules = {".".join(path.parts) for path in own if path.stem != "__init__" and len(path.parts) == 3}
-    modules |= {f"operators.{name}" for name in LISTENERS}
-    modules |= {f"{framework}.{maker}" for framework, makers in MAKERS.items() for maker in makers}
-    assert len(modules) > 12
-    assert {module for module in modules if module in reached(module)} == set()

@@ -121,6 +121,7 @@ def test_tfdeterminism_that_holds_no_code_is_said(training: Training) -> None:
 LINEAR = training_text("xgboost_updaters.py")
 
 
+@pytest.mark.slow
 @pytest.mark.xgboost
 def test_gblinear_is_updated_in_order(training: Training) -> None:
     training = patched(training, "xgboost-linear")

@@ -128,7 +128,7 @@ def place(request: pytest.FixtureRequest, removals: list[subprocess.Popen[bytes]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", TRIED)
+@pytest.mark.parametrize("group", [pytest.param("torch", marks=pytest.mark.extended), "others"])
 @pytest.mark.parametrize("before", [0, *(pytest.param(n, marks=pytest.mark.extended) for n in range(1, RELEASES))])
 def test_release(group: str, before: int, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # what is compiled once need not be again

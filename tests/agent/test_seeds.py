@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reprokit.agent.seeds.encoding import MAX_TEXT, NotExact, decode, encode
-from reprokit.agent.seeds.recording import RecordedSeeds
+from reprokit.agent.seeds.ledger import MAX_TEXT, NotExact, RecordedSeeds, decode, encode
 from reprokit.run.seeds import SeedsByProcess
 from tests.agent.training import Line, Outcome, Training
 from tests.support import training_text
@@ -99,6 +98,7 @@ def test_seeds_of_types_written_in_c_are_given_again(training: Training) -> None
     }
 
 
+@pytest.mark.slow
 @pytest.mark.xgboost
 def test_seeds_among_parameters_are_given_again(training: Training) -> None:
     first = training.run(BOOSTED)
@@ -301,6 +301,7 @@ PLAIN |= st.binary(max_size=50) | st.binary(max_size=50).map(bytearray) | st.tex
 NESTED = st.recursive(PLAIN, lambda inner: st.lists(inner, max_size=4) | st.lists(inner, max_size=4).map(tuple))
 
 
+@pytest.mark.slow
 @given(NESTED)
 def test_a_seed_is_built_again_from_its_json(value: Any) -> None:
     try:

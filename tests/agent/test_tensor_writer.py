@@ -31,7 +31,7 @@ def writer_in(run: Path) -> Any:
     (run / "plan.json").write_text(json.dumps({"library": str(trail_path())}))
     said: list[str] = []
     journal = SimpleNamespace(identity="rank3/1")
-    agent: Any = SimpleNamespace(run=str(run), journal=journal, warn=said.append)
+    agent: Any = SimpleNamespace(run=str(run), journal=journal, warn=lambda text, _code: said.append(text))
     writer = TensorWriter(agent, "torch", ROOM)
     return writer, said
 
@@ -89,6 +89,7 @@ print(said)
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_the_saving_and_nothing_else(tmp_path: Path) -> None:
     run = tmp_path / "run"
     done = subprocess.run([sys.executable, "-c", FILLING, run], capture_output=True, text=True, check=False)

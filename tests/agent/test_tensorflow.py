@@ -44,6 +44,7 @@ def exact(series: dict[str, list[float]]) -> dict[str, list[Any]]:
     return {name: [float_value("float64", number) for number in numbers] for name, numbers in series.items()}
 
 
+@pytest.mark.slow
 def test_keras_trains_as_before(fit: tuple[Training, Outcome]) -> None:
     _, outcome = fit
     assert (outcome.status, outcome.output) == (0, "refused\n")

@@ -199,6 +199,7 @@ def test_operators_of_sessions_in_tensorflow_1(tmp_path: Path) -> None:
 COMPILED = training_text("jax_compiled.py")
 
 
+@pytest.mark.slow
 def test_functions_that_jax_compiles_are_named(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     observed = observe(Training(tmp_path), COMPILED)

@@ -14,7 +14,7 @@ from tests import trails
 from tests.agent.test_trail import Trailed
 from tests.agent.training import Outcome
 from tests.interpreters import tf114_python
-from tests.support import rest_slow, training_text
+from tests.support import training_text
 
 
 class Graphs(Trailed):
@@ -80,7 +80,7 @@ def test_fit_keeps_results_and_random_state_of_each_step_and_the_weights_of_each
         assert steps[number].parameters == trails.list_digest(kept.parameters)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.tensorflow
 def test_gradients_in_graphs_are_kept_where_they_are_asked_for(fitted: Trailed, tmp_path: Path) -> None:
     asked, _ = trained(tmp_path, "fit", kind=Graphs)
@@ -133,7 +133,7 @@ def test_tensorflow_1_keeps_the_same_of_fit(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.tensorflow
-@pytest.mark.parametrize("has_generators", rest_slow([True, False]))
+@pytest.mark.parametrize("has_generators", [True, pytest.param(False, marks=pytest.mark.extended)])
 def test_the_states_before_the_first_step_are_kept(tmp_path: Path, has_generators: bool) -> None:
     training, _ = trained(tmp_path / "run", "draws" if has_generators else "draws_nothing")
     series = named(training, "optimizer#0")

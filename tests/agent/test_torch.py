@@ -34,6 +34,7 @@ def epochs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Training, Outcome]
     return training, training.run(script("epochs"))
 
 
+@pytest.mark.slow
 def test_every_backward_is_a_loss(epochs: tuple[Training, Outcome]) -> None:
     training, outcome = epochs
     assert (outcome.status, outcome.output, outcome.errors) == (0, "done\n", "")
@@ -44,6 +45,7 @@ def test_every_backward_is_a_loss(epochs: tuple[Training, Outcome]) -> None:
     assert not outcome.of("warning")
 
 
+@pytest.mark.slow
 def test_epochs_are_those_of_the_loader_that_trains(epochs: tuple[Training, Outcome]) -> None:
     training, outcome = epochs
     losses = load(training, "end.pt")[0]
@@ -215,7 +217,7 @@ def test_threads_that_train_are_told_apart(training: Training) -> None:
     assert (outcome.status, outcome.errors) == (0, "")
     for count in (1, 2, 3):
         thread = f"worker {count}"
-        losses = sorted(outcome.of("loss", name=f"loss@{thread}"), key=lambda line: line["n"])
+        losses = sorted(outcome.of("loss", name=f"loss@{thread}"), key=lambda line: line["step"])
         assert [line["step"] for line in losses] == list(range(4 * count))
         assert [line["steps"] for line in outcome.of("epoch", name=f"loader@{thread}#0")] == [4] * count
         end = outcome.one("weights", at="end", object=f"model@{thread}#0")

@@ -61,6 +61,7 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Observed:
     return observe(Training(tmp_path_factory.mktemp("net")), NET)
 
 
+@pytest.mark.slow
 def test_each_phase_has_its_operators_and_places(net: Observed) -> None:
     assert (net.outcome.status, net.outcome.errors) == (0, "")
     assert not net.outcome.of("warning")
@@ -96,6 +97,7 @@ def test_later_steps_are_sampled(net: Observed) -> None:
     assert net.one("operator", name="aten::convolution")["calls"] == sampling["observed"]
 
 
+@pytest.mark.slow
 def test_the_numbers_are_those_of_a_bare_run(net: Observed, training: Training) -> None:
     assert net.outcome.output == training.run_bare(net.script).output
 
@@ -145,7 +147,7 @@ def test_other_processes_have_operators_of_their_own(training: Training) -> None
 # Executed again
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_what_repeats_is_cleared_and_what_does_not_is_counted(training: Training) -> None:
     script = training_text("pytorch_repeated.py")
     bare = training.run_bare(script)

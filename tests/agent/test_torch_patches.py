@@ -166,6 +166,7 @@ def test_switches_that_a_version_lacks_are_said() -> None:
 OPERATORS = training_text("pytorch_own_operators.py")
 
 
+@pytest.mark.slow
 @two_processors
 def test_a_patched_operator_gives_what_one_thread_gives(tmp_path: Path) -> None:
     names = ("aten::index_put", "aten::index_put_", "aten::put_", "aten::index_copy", "aten::histogram")

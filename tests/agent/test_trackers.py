@@ -81,6 +81,7 @@ def noted(reprokit: Reprokit, run: str) -> list[dict[str, Any]]:
     return [line for line in map(json.loads, lines) if line["k"] in ("tracker", "warning")]
 
 
+@pytest.mark.slow
 def test_a_replay_opens_runs_of_its_own(project: Reprokit) -> None:
     done = project.run("record", "-o", "first", "--", sys.executable, "train.py")
     mlflow_id, wandb_id, *rest = done.stdout.split()

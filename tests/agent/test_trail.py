@@ -217,6 +217,7 @@ def test_a_change_that_comes_late_makes_no_false_difference(cases: Cases) -> Non
     assert [step.number for step in left if step.parameters is None] == [30]
 
 
+@pytest.mark.slow
 def test_a_training_comes_to_the_same_with_and_without_a_trail(cases: Cases, tmp_path: Path) -> None:
     assert_well(Training(tmp_path).run(SCRIPT + "plain()"))
     assert not (tmp_path / "run" / "trail").exists()

@@ -128,6 +128,7 @@ def train(directory: Path, module: Any) -> Steps:
     return steps
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 def test_a_step_is_what_it_is_where_nothing_is_compiled(describing: Any, tmp_path: Path) -> None:
     generator = random._inst
@@ -147,7 +148,7 @@ def test_a_step_whose_tensors_lie_on_a_device_has_its_batch_at_once(describing: 
 
     steps = Steps(tmp_path / "run", describing)
     steps.step([torch.ones(3)])
-    (record,) = steps.records._optimizers.values()
+    (record,) = steps.records.optimizers.values()
     state, reader = steps.trail._thread.facts, steps.trail._reader
     assert reader.batch(state.address, [torch.ones(3)]) is not None
     known = steps.trail._random.words.known, record.trail.series.native_state, None, state.address

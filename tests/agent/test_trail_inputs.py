@@ -11,7 +11,7 @@ from tests import trails
 from tests.agent.test_trail import Cases
 from tests.support import training_text
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 DIFFERING = [
     "made",

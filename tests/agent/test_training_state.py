@@ -5,15 +5,17 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from reprokit.agent.core.state_entries import StateEntry, StateKind
+from reprokit.agent.core.state_entries import GENERATORS, StateEntry, StateKind
 from reprokit.agent.pytorch.state import Modules
 from reprokit.agent.pytorch.training_state import TrainingObjects
 from reprokit.agent.state.answers import state_digest
+from reprokit.agent.state.pytorch_view import TrainingView
 
 python, legacy = random.Random(1), np.random.RandomState(1)
 others = [np.random.Generator(kind(1)) for kind in (np.random.PCG64, np.random.Philox)]
@@ -91,9 +93,9 @@ def test_each_entry_of_a_state_is_read_and_put_back() -> None:
 
     step()
     kept = {(entry.kind, entry.name): copy.deepcopy(entry.read()) for entry in entries()}
-    assert {kind for kind, _ in kept} == {*StateKind} - {
-        StateKind.OTHERS, StateKind.METRICS, StateKind.SCALER, StateKind.SEEDS, StateKind.LOADER, StateKind.VARIABLES,
-        StateKind.DATA,
+    assert {kind for kind, _ in kept} == {*StateKind} - {*map(StateKind, GENERATORS.values())} - {
+        StateKind.OTHERS, StateKind.METRICS, StateKind.SCALER, StateKind.SEEDS, StateKind.TENSORFLOW,
+        StateKind.VARIABLES, StateKind.DATA,
     }  # fmt: skip
     assert (StateKind.OPTIMIZER, "optimizer#0.param_groups.1.params.0") in kept
     model[2].p, alone.requires_grad = 0.25, False
@@ -105,3 +107,22 @@ def test_each_entry_of_a_state_is_read_and_put_back() -> None:
     assert {(entry.kind, entry.name): text_of(entry.read()) for entry in entries()} == {
         place: text_of(value) for place, value in kept.items()
     }
+
+
+@pytest.mark.torch
+def test_a_loaders_own_generator_is_kept_and_put_back_with_the_others() -> None:
+    import torch
+
+    view = TrainingView(torch, Modules)
+    reader: Any = SimpleNamespace(value=lambda node: node)
+    own = torch.Generator().manual_seed(1)
+    view.loader_generator = own
+
+    def draws() -> list[float]:
+        return [random.random(), float(np.random.rand()), torch.rand(1).item(), torch.rand(1, generator=own).item()]
+
+    states = view.states()
+    before = draws()
+    assert {*states()} >= {name for name in GENERATORS if name != "torch.cuda"}
+    view.put_back_states(states(), reader)
+    assert draws() == before

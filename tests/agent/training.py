@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests import number_files
 from tests.interpreters import ROOT
 from tests.support import PLAIN_IMPORTS
 
@@ -109,11 +110,8 @@ class Training:
         return subprocess.Popen([self.python, "train.py"], cwd=self.directory, env=self.environment())
 
     def lines(self) -> list[Line]:
-        """All whole lines so far; what is being written may end within one."""
-        path = self.run_directory / "metrics.jsonl"
-        if not path.exists():
-            return []
-        return [json.loads(line) for line in path.read_text(encoding="ascii").split("\n")[:-1]]
+        """All whole lines so far, and numbers as lines; what is being written may end within one."""
+        return number_files.of_run(self.run_directory)
 
     def observed(self) -> list[Line]:
         """All lines of what was observed, in all processes; each has the name of its file."""

@@ -101,6 +101,7 @@ def test_options_that_make_no_sense(reprokit: Reprokit, words: list[str], said: 
 # A captured step
 
 
+@pytest.mark.slow
 def test_a_snapshot_in_the_fallback_is_listed_by_its_run_and_missed_by_nobody(reprokit: Reprokit) -> None:
     hook = """sh -c 'echo "$REPROKIT_SNAPSHOT" >> seen'"""
     words = ("--on-nan", "capture", "--snapshot-fallback", "other", "--on-capture", hook, "-o")

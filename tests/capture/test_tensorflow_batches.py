@@ -53,6 +53,7 @@ def nodes(value: object) -> set[str]:
     return set().union(*map(nodes, value)) if isinstance(value, list) else set()
 
 
+@pytest.mark.extended
 def test_batches_of_all_builds_are_kept(steps: Steps) -> None:
     (batch,) = steps.header(number_of(steps, "texts"))["batches"]
     assert {"dict", "strings", "tensor"} <= nodes(batch["value"])

@@ -15,7 +15,7 @@ import pytest
 from reprokit.agent.capture.store import SnapshotFile
 from reprokit.agent.tensorflow.evaluation import is_of_tensorflow
 from reprokit.run_files.rundir import RunDirectory
-from tests.support import Reprokit, rest_slow, training_text
+from tests.support import Reprokit, training_text
 
 SCRIPT = str(Path(__file__).parent / "keras_steps.py")
 NAMES = ["fit-xla", "fit-graph", "fit-eager", "loop-xla", "loop-graph", "loop-eager", "several", "scaled"]
@@ -71,7 +71,11 @@ def test_good_steps_have_the_same_bits(tmp_path: Path) -> None:
     assert not list((tmp_path / "run" / "snapshots").glob("step-*"))
 
 
-@pytest.fixture(scope="module", params=rest_slow([FEW], extended=[NAMES]), ids=["few", "all"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(FEW, marks=pytest.mark.slow), pytest.param(NAMES, marks=pytest.mark.extended)],
+    ids=["few", "all"],
+)
 def skipped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Skipped:
     """Trainings with a NaN in one batch, which is skipped."""
     directory = tmp_path_factory.mktemp("skipped")
@@ -148,6 +152,7 @@ def test_a_layer_is_of_tensorflow_unless_another_backend_of_keras_has_it(module:
     assert is_of_tensorflow(type("Layer", (type("Base", (), {"__module__": module}),), {})()) is expected
 
 
+@pytest.mark.slow
 def test_a_training_by_jax_says_that_nothing_is_captured(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(training_text("jax_steps.py"))
     runs = Reprokit(tmp_path)

@@ -187,6 +187,7 @@ def test_a_step_of_a_batch_that_was_put_together_by_hand_again(steps: Steps) -> 
     assert (found["samples"], found["smallest"]) == ([5], True)
 
 
+@pytest.mark.extended
 def test_a_step_whose_loop_chooses_the_batch_by_its_number_again(steps: Steps) -> None:
     found, done = steps.redo("explain", script("by_number", epochs=2), 4)
     assert done.returncode == 0, done.stderr
@@ -195,6 +196,7 @@ def test_a_step_whose_loop_chooses_the_batch_by_its_number_again(steps: Steps) -
     assert found["where"][0][1:] == [line_in_steps("tf.norm(inputs"), "distances"]
 
 
+@pytest.mark.extended
 def test_a_step_of_gradients_that_a_variable_sums_up_again(steps: Steps) -> None:
     found, done = steps.redo("explain", script("summed", epochs=2), 5)
     assert done.returncode == 0, done.stderr

@@ -78,7 +78,7 @@ def one_graph(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_it_is_captured_however_the_graph_was_called(one_graph: dict[str, tuple[list[Any], list[Path]]]) -> None:
     said, snapshots = one_graph["calls"]
     assert said == [{"codes": [123] * 3, "steps": 2, "finite": True}]
@@ -113,7 +113,7 @@ def test_a_model_that_the_script_drops_is_gone(one_graph: dict[str, tuple[list[A
     assert one_graph["dropped"] == ([{"alive": False}], [])
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_of_models_that_are_fitted_in_threads_the_one_with_the_bad_step_ends(steps: Steps) -> None:
     assert told(steps.capture(script("fits"))) == [{"codes": {"bad": 123}}]
     (model,) = steps.header()["models"]
@@ -123,14 +123,14 @@ def test_of_models_that_are_fitted_in_threads_the_one_with_the_bad_step_ends(ste
     }
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_the_last_losses_are_known(steps: Steps) -> None:
     (found,) = told(steps.capture(script("last")))
     assert found["code"] == 123
     assert [float.fromhex(loss) for loss in steps.header()["losses"]] == found["losses"][-100:]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_step_on_another_processor_is_captured_too(steps: Steps) -> None:
     assert told(steps.capture(script("processors"))) == [{"code": 123, "finite": True}]
     (snapshot,) = steps.snapshots
@@ -148,7 +148,7 @@ def test_a_train_function_may_be_one_that_nothing_can_be_noted_at(steps: Steps) 
     ("case", "action", "code"),
     [
         ("saved", "stop", 123),
-        ("saved_by_xla", "skip", None),
+        pytest.param("saved_by_xla", "skip", None, marks=pytest.mark.extended),
         pytest.param("saved", "skip", None, marks=pytest.mark.extended),
         pytest.param("saved_by_xla", "stop", 123, marks=pytest.mark.extended),
     ],

@@ -83,7 +83,7 @@ def test_the_update_ruins_them_again(tmp_path: Path, name: str) -> None:
     assert found["words"].startswith("Mul overflows float32")
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_of_large_weights_it_is_said_that_they_were_ruined_before(tmp_path: Path) -> None:
     steps = Steps(tmp_path)
     done = steps.capture(SCRIPT.replace("TRAININGS = []", "TRAININGS = [lambda: large('large')]"))
@@ -96,8 +96,8 @@ def test_of_large_weights_it_is_said_that_they_were_ruined_before(tmp_path: Path
 OWN_LINES = training_text("tensorflow_own_lines.py")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("by_numpy", rest_slow([False], extended=[True]))
+@pytest.mark.extended
+@pytest.mark.parametrize("by_numpy", [False, True])
 def test_the_line_that_made_a_finite_batch_not_finite_is_named(tmp_path: Path, by_numpy: bool) -> None:
     text = OWN_LINES.replace("BY_NUMPY = False", f"BY_NUMPY = {by_numpy}")
     wanted = "batch = (numbers" if by_numpy else "batch = (batch"

@@ -39,6 +39,7 @@ def captured(reprokit: Reprokit, case: str, script: Path = SCRIPT) -> Path:
     return snapshot
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "operation", "indices"), rest_slow(CASES[:4], extended=CASES[4:]))
 def test_it_is_named_by_operation_and_line(
     reprokit: Reprokit, case: str, operation: str | None, indices: list[int] | None

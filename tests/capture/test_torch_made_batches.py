@@ -83,7 +83,7 @@ def test_a_script_of_whole_batches_is_started_again_but_once(reprokit: Reprokit)
     assert log.read_text() == "xx"
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_tensors_of_objects_of_own_classes_are_put_into_the_scripts_own(tmp_path: Path) -> None:
     steps = captured(tmp_path, script("objects"))
     result, _ = steps.redo("explain", script("objects"))

@@ -42,7 +42,7 @@ def is_the_same(result: dict[str, Any]) -> bool:
     [
         "closure",
         pytest.param("two_optimizers", marks=pytest.mark.extended),
-        "parts",
+        pytest.param("parts", marks=pytest.mark.extended),
         pytest.param("without_loader", marks=pytest.mark.extended),
         pytest.param("keywords", marks=pytest.mark.extended),
         pytest.param("compiled", marks=pytest.mark.extended),
@@ -271,15 +271,9 @@ def test_a_condition_is_known_again_however_it_was_spelled(reprokit: Reprokit) -
     assert is_the_same(json.loads(done.stdout))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize(
-    ("kind", "bad", "count"),
-    [
-        ("near", 5, 8),
-        pytest.param("far", 5, 8, marks=pytest.mark.extended),
-        pytest.param("accumulated", 13, 16, marks=pytest.mark.extended),
-        pytest.param("joined", 11, 16, marks=pytest.mark.extended),
-    ],
+    ("kind", "bad", "count"), [("near", 5, 8), ("far", 5, 8), ("accumulated", 13, 16), ("joined", 11, 16)]
 )
 def test_the_sample_of_a_first_step_is_named_though_batches_were_fetched_ahead(
     tmp_path: Path, kind: str, bad: int, count: int

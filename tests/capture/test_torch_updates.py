@@ -26,6 +26,7 @@ def captured(directory: Path, case: str, width: int = 16) -> tuple[Steps, str]:
     return steps, script
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "step"),
     [

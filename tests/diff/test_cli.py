@@ -60,6 +60,14 @@ def test_identical_files_exit_with_0_and_others_with_1(tmp_path: Path) -> None:
         assert (found["verdict"] == "different") == bool(code) == (found["first_difference"] is not None)
 
 
+def test_of_two_runs_the_next_command_is_said(sides: tuple[Path, Path]) -> None:
+    assert diff(*sides).stderr == ""
+    for side in sides:
+        (side / "run.json").write_text("{}")
+    assert diff(*sides).stderr == f"reprokit: next: reprokit verify {sides[0]} {sides[1]}\n"
+    assert diff(*sides, "--json").stderr == ""
+
+
 def test_directories_are_compared_file_by_file(sides: tuple[Path, Path]) -> None:
     done = diff(*sides, "--json")
     assert done.exit_code == 1
@@ -150,7 +158,7 @@ def test_what_cannot_be_compared_exits_with_2_and_one_line(sides: tuple[Path, Pa
         done = run(left, right)
         assert (done.returncode, done.stdout) == (2, "")
         slug = "artifact-not-readable"
-        words = rf"reprokit: {slug}: .+(; name .+|cannot be compared) \(docs/errors.md#{slug}\)\n"
+        words = rf"reprokit: {slug}: .+(; name .+|cannot be compared) \(reprokit help {slug}\)\n"
         assert re.fullmatch(words, done.stderr)
 
 

@@ -18,7 +18,8 @@ import pytest
 
 from reprokit.core.difference import Verdict
 from reprokit.core.tolerance import Tolerance
-from reprokit.diff.compare import CompareOptions, FileSide, compare
+from reprokit.diff.compare import FileSide, compare
+from reprokit.diff.elements import CompareOptions
 from reprokit.diff.sources import BytesSource, open_file
 from tests.diff import samples
 from tests.diff.samples import diff

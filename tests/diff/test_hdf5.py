@@ -17,8 +17,8 @@ import pytest
 
 from reprokit.core.difference import Verdict
 from reprokit.diff import part_process
-from reprokit.diff.compare import CompareOptions, FileSide, compare
-from reprokit.diff.elements import Limits, Noise, TensorPart, Value
+from reprokit.diff.compare import FileSide, compare
+from reprokit.diff.elements import CompareOptions, Limits, Noise, TensorPart, Value
 from reprokit.diff.files import diff as diff_files
 from reprokit.diff.formats.library_process import ParsingLibrary
 from reprokit.diff.sources import BytesSource
@@ -135,6 +135,7 @@ def create(file: Any, **options: Any) -> None:
     file.create_dataset("x", **options)
 
 
+@pytest.mark.slow
 def test_how_datasets_are_stored_is_noise() -> None:
     array = np.arange(600.0).reshape(30, 20)
     plain = written(lambda file: file.create_dataset("x", data=array))

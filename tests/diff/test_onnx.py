@@ -154,6 +154,7 @@ def read_by_onnx(data: bytes) -> list[list[object]]:
     return [onnx.numpy_helper.to_array(tensor).tolist() for tensor in found.graph.initializer]
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_is_missed() -> None:
     data = model().SerializeToString()
     generator = random.Random(1)

@@ -29,6 +29,7 @@ from reprokit.diff.formats.pickle_unpickler import InertUnpickler
 from reprokit.diff.sources import BytesSource, FileSource, ForwardReader
 from tests.diff.objects import meaning, named, same, shown
 from tests.diff.samples import diff
+from tests.support import rest_slow
 
 PROTOCOLS = range(6)
 
@@ -234,7 +235,7 @@ def loaded(data: bytes) -> str | None:
 SMALL = {"a": [1.5, -2, b"b"], "o": collections.OrderedDict(x=(1, 2)), "s": {1}, "z": [0.5, 1 + 2j], "y": bytearray(3)}
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", rest_slow(reversed(PROTOCOLS)))
 def test_no_flipped_bit_or_cut_is_missed(protocol: int) -> None:
     data = dumped(SMALL, protocol)
     right, value = shown(read, data), loaded(data)
@@ -296,6 +297,7 @@ def test_a_billion_laughs_are_short() -> None:
     assert not same(laughs(99), laughs(100), "a.pkl")
 
 
+@pytest.mark.slow
 def test_deep_nesting_is_refused_without_recursion() -> None:
     data = b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b"."
     with pytest.raises(ArtifactDamaged, match="nested more than 200"):
@@ -437,7 +439,7 @@ def test_arguments_that_calls_share_are_looked_at_once() -> None:
     assert time.process_time() - start < 60
 
 
-@pytest.mark.parametrize("data", AGAIN.values(), ids=AGAIN)
+@pytest.mark.parametrize("data", rest_slow(AGAIN.values()), ids=AGAIN)
 def test_what_the_memo_brings_again_and_again_is_bounded(data: bytes) -> None:
     start, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert meaning(read, b"\x80\x02" + data) is None

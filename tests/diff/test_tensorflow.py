@@ -25,6 +25,7 @@ from tests.diff.objects import leaves, meaning, same
 
 pytestmark = [
     pytest.mark.tensorflow,
+    pytest.mark.slow,
     pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed"),
 ]
 SCRIPT = Path(__file__).parent / "tensorflow_files.py"

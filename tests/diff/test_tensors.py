@@ -22,6 +22,7 @@ from reprokit.diff.descriptions import element
 from reprokit.diff.elements import Limits, TensorPart
 from reprokit.diff.sources import BytesSource
 from reprokit.diff.tensors import TensorStatistics, bucket_name, multi_index
+from tests.support import rest_slow
 
 LIMITS = Limits()
 SMALL_FLOATS = [
@@ -43,7 +44,7 @@ INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 TINY = ["int2", "uint2", "int4", "uint4"]
 
 
-@pytest.fixture(scope="module", params=["native", "numpy"], autouse=True)
+@pytest.fixture(scope="module", params=rest_slow(["native", "numpy"]), autouse=True)
 def library(request: pytest.FixtureRequest) -> Iterator[None]:
     """Everything is compared by the native library, and by what takes its place where nothing could be compiled."""
     with pytest.MonkeyPatch.context() as patched:
@@ -210,6 +211,7 @@ def test_packed_integers_are_those_of_ml_dtypes(bits: int, data: st.DataObject) 
             assert statistics.ulp.whole == np.abs(wide[0] - wide[1]).max()
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_the_order_in_memory_and_the_order_of_bytes_do_not_matter(data: st.DataObject) -> None:

@@ -41,6 +41,7 @@ def checkpoint() -> dict[str, Any]:
     return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rng": torch.get_rng_state(), "epoch": 1}
 
 
+@pytest.mark.slow
 def test_the_name_of_an_exported_program_is_that_of_its_archive(tmp_path: Path) -> None:
     def exported(name: str, weight: float = 1.0) -> bytes:
         model = torch.nn.Linear(3, 2)

@@ -17,6 +17,7 @@ from tests.support import rest_slow
 QUICK = [
     "record",
     "replay",
+    "continue",
     "verify",
     "show",
     "ls",
@@ -36,7 +37,7 @@ ROOT = Path(__file__).parents[2]
 FIRST = ["index", "getting-started", "tutorials/nan", "commands/verify"]
 BUTTONS = "document.querySelectorAll('pre code').length == 0 || document.querySelector('.md-code__nav[aria-label]')"
 TRAININGS = Path(__file__).parents[1] / "trainings"
-LONG = ["record", "gate", "ledger"]
+LONG = ["record", "gate", "ledger", "debug"]
 LONGER = ["record", "profile", "reproduce", "study"]
 
 
@@ -68,6 +69,12 @@ def test_a_tutorial(name: str, tmp_path: Path) -> None:
 def test_the_example_of_a_resumed_training(tmp_path: Path) -> None:
     shutil.copy(TRAININGS / "pytorch_resumed.py", tmp_path / "train.py")
     assert run_page("commands/resume.md", tmp_path) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_the_tutorial_of_a_print_afterwards(tmp_path: Path) -> None:
+    assert run_page("tutorials/afterwards.md", tmp_path) == 4
 
 
 @pytest.mark.slow

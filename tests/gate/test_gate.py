@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from reprokit.core.errors import BadGate, ReprokitError
-from reprokit.gate import findings_reports, github, required_findings, trainings
-from reprokit.gate.required_findings import of_profile, read_accepted
+from reprokit.gate import findings_reports, github, requirements, trainings
+from reprokit.gate.requirements import of_profile, read_accepted
 from reprokit.gate.results import FAILED, PASSED, TROUBLE, Case, GateVerdict, TrainingResult
 from reprokit.run_files.findings import CodePlace, Cure, Finding, FindingsFile
 from reprokit.run_files.rundir import RunDirectory
@@ -88,6 +88,7 @@ def test_bookkeeping_passes_and_is_counted(project: Reprokit) -> None:
     assert "paired: nothing but bookkeeping differs: 1 duration and 1 date" in found["notes"]
 
 
+@pytest.mark.slow
 def test_runs_that_were_removed_are_not_named(project: Reprokit, tmp_path: Path) -> None:
     for options, kept in (([], 0), (["-o", str(tmp_path / "kept")], 2)):
         (found,) = json.loads(gate(project, "repeats", "--json", *options).stdout)["trainings"]
@@ -95,6 +96,7 @@ def test_runs_that_were_removed_are_not_named(project: Reprokit, tmp_path: Path)
         assert all(Path(run).is_dir() for run in found["runs"])
 
 
+@pytest.mark.slow
 def test_gates_share_a_directory_of_runs(project: Reprokit, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     (runs / "varies").mkdir(parents=True)
@@ -156,6 +158,7 @@ def test_what_nobody_can_say_is_no_success(project: Reprokit) -> None:
     assert project.run("gate", "--update-golden", "--", "true").returncode == 2
 
 
+@pytest.mark.slow
 def test_golden_and_paired_are_two_verdicts(project: Reprokit, tmp_path: Path) -> None:
     golden = ["--golden", str(tmp_path / "golden")]
     done = gate(project, "repeats", *golden)
@@ -216,6 +219,7 @@ def test_a_list_of_trainings(project: Reprokit) -> None:
     assert (done.returncode, "nowhere: there is no such directory" in done.stdout) == (2, True)
 
 
+@pytest.mark.slow
 def test_the_list_declares_what_may_differ_and_records_the_clock(project: Reprokit, tmp_path: Path) -> None:
     python, place = json.dumps(sys.executable), json.dumps(str(project.directory))
     training = f'[[training]]\nname = "{{}}"\ndirectory = {place}\ncommand = [{python}, "varies.py"]\n'
@@ -257,6 +261,7 @@ def test_a_bad_list_is_refused_in_a_line(text: str, reprokit: Reprokit) -> None:
     assert "bad-gate" in done.stderr
 
 
+@pytest.mark.slow
 def test_what_a_profile_blames_can_be_asserted(project: Reprokit, tmp_path: Path) -> None:
     """Results that arrive as they are ready: here they are sorted, but a gate may be told to want none of that."""
     project.script("unordered.py", UNORDERED)
@@ -300,8 +305,8 @@ def test_a_forbidden_rule_fails_passes_or_is_trouble(tmp_path: Path) -> None:
         writer.reduce(step, "loss", mean="inf", min="inf", max="inf")  # type: ignore[arg-type]
         writer.pass_step(step)
     specs = ("ExplodingTensor", "LossNotDecreasing", "Overfit", f"{large_gradient.__file__}:Broken")
-    session = required_findings.judged_by_rules(RunDirectory(run), specs)
-    outcomes = {case.name: case.outcome for case in required_findings.of_rules(session)}
+    session = requirements.judged_by_rules(RunDirectory(run), specs)
+    outcomes = {case.name: case.outcome for case in requirements.of_rules(session)}
     assert outcomes == {
         "rule ExplodingTensor: loss": FAILED,
         "rule LossNotDecreasing": PASSED,
@@ -415,6 +420,7 @@ def test_the_steps_of_the_action_do_what_they_say(project: Reprokit, tmp_path: P
     assert "reprokit gate: failed" in (tmp_path / "summary").read_text()
 
 
+@pytest.mark.slow
 def test_two_uses_of_the_action_in_one_job_keep_apart(project: Reprokit, tmp_path: Path) -> None:
     uses = []
     for script, status in (("repeats", 0), ("varies", 1)):

@@ -61,6 +61,7 @@ def test_every_report_says_not_checked(number: signal.Signals, reprokit: Reproki
     assert "reprokit gate: not checked" in (here / "m.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_bare_run_is_ended_too(reprokit: Reprokit) -> None:
     script = "import os\nif 'REPROKIT_RUN' in os.environ: open('model.bin', 'w').close()\nelse:\n"
     (reprokit.directory / "waits.py").write_text(script + " open('started', 'w').close()\n os.read(0, 1)\n")
@@ -73,6 +74,7 @@ def test_a_bare_run_is_ended_too(reprokit: Reprokit) -> None:
     assert "paired not checked" in out
 
 
+@pytest.mark.slow
 def test_of_a_marked_test_too(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         "import pytest, time\n@pytest.mark.reproducible\ndef test_waits():\n"

@@ -79,6 +79,7 @@ def test_what_did_not_pass_is_never_stated_as_identical(project: Reprokit) -> No
     assert "there is no golden" in predicate["attention"][0]
 
 
+@pytest.mark.slow
 def test_what_was_ignored_is_stated_and_asks_for_consent(project: Reprokit) -> None:
     done = gate(project, "varies", "--ignore", "log.txt", "--ignore-console", "never printed")
     assert done.returncode == 0, done.stdout

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from reprokit.gate import variation_search
+from reprokit.gate import start_conditions
 from reprokit.gate.results import FAILED, PASSED, TROUBLE, Case, GateVerdict, TrainingResult
-from reprokit.gate.start_conditions import VARIATIONS, chosen, other_locale
-from reprokit.gate.variation_search import TOGETHER, VariedReplay
+from reprokit.gate.start_conditions import TOGETHER, VARIATIONS, VariedReplay, chosen, other_locale
 from reprokit.run.checkout_copy import CheckoutCopy, CopyBounds, CopyTooLarge
 from tests.support import Done, Reprokit, training_text
 
@@ -106,6 +105,7 @@ def test_a_seed_that_the_replay_gives_again_hides_nothing(project: Reprokit) -> 
     assert "seeds of process 0: 2 seeds are not as recorded, 1 in the same surroundings" in message
 
 
+@pytest.mark.slow
 def test_where_nothing_can_be_mounted_a_copy_is_made(project: Reprokit) -> None:
     """Its ignored data are reached by a link, its results are called as before."""
     script = project.script("gate.py", WITHOUT_NAMESPACES)
@@ -124,6 +124,7 @@ def test_where_nothing_can_be_mounted_a_copy_is_made(project: Reprokit) -> None:
     assert all("outputs" not in case.message for case in found.values())
 
 
+@pytest.mark.slow
 def test_what_cannot_be_varied_is_no_success(project: Reprokit) -> None:
     usable = os.sched_getaffinity(0)
     os.sched_setaffinity(0, [min(usable)])
@@ -166,14 +167,14 @@ def test_several_that_make_a_difference_only_together() -> None:
     def attempt(names: Sequence[str]) -> VariedReplay:
         return VariedReplay(words=dict.fromkeys(names, "so"), refused={}, cases=[DIFFERENT if len(names) > 1 else SAME])
 
-    found = {case.name: case.outcome for case in variation_search.judge("varied", ["cores", "locale"], attempt)}
+    found = {case.name: case.outcome for case in start_conditions.search("varied", ["cores", "locale"], attempt)}
     assert found == {"cores": PASSED, "locale": PASSED, TOGETHER: FAILED}
 
 
 def test_a_replay_that_could_not_be_made_is_no_difference() -> None:
     unknown = Case(suite="varied", name="the replay", outcome=TROUBLE, message="no such program")
     tried = VariedReplay(words={"cores": "1 of 2"}, refused={"locale": "none"}, cases=[unknown])
-    found = list(variation_search.judge("varied", ["cores", "locale"], lambda _names: tried))
+    found = list(start_conditions.search("varied", ["cores", "locale"], lambda _names: tried))
     assert {case.name: case.outcome for case in found} == {"locale": TROUBLE, "cores": TROUBLE}
 
 

@@ -87,6 +87,7 @@ def test_only_the_interposed_calls_and_the_interface_are_exported() -> None:
         "reprokit_abi",
         "reprokit_call_site",
         "reprokit_check",
+        "reprokit_first_wrong",
         "reprokit_process_identity",
         "reprokit_thread_identity",
     }

@@ -49,6 +49,7 @@ def test_c(path: str, shim: Shim, build: Callable[..., str]) -> None:
     holds(shim, [build("paths.c"), path], path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["random_device", "random_device_threads", "ifstream"])
 def test_cpp(path: str, shim: Shim, build: Callable[..., str]) -> None:
     holds(shim, [build("paths.cpp"), path])
@@ -116,6 +117,7 @@ def test_no_byte_is_given_twice(way: str, plan: dict[str, Any], shim: Shim, buil
     assert len(set(lines)) == len(lines)
 
 
+@pytest.mark.slow
 def test_any_length_of_run_costs_no_storage(shim: Shim, build: Callable[..., str]) -> None:
     command = [build("amounts.c"), "10000000", "16"]
     recorded = shim.record(command, plan=KEYED)

@@ -121,6 +121,7 @@ def test_arc4random(path: str, shim: Shim, build: Callable[..., str]) -> None:
     holds(shim, [build("paths.c"), path], path)
 
 
+@pytest.mark.slow
 def test_objects_of_another_library_are_not_touched(shim: Shim, build: Callable[..., str]) -> None:
     command = [build("paths.cpp"), "random_device_of_another_library"]
     recorded = shim.record(command, stdin=subprocess.DEVNULL)
@@ -182,9 +183,10 @@ PYTHON = {
 
 @pytest.mark.parametrize("script", PYTHON.values(), ids=PYTHON.keys())
 def test_python(script: str, shim: Shim) -> None:
-    holds(shim, [sys.executable, "-c", script], script)
+    holds(shim, [sys.executable, *([] if "numpy" in script else ["-S"]), "-c", script], script)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_python_multiprocessing(method: str, shim: Shim) -> None:
     holds(shim, [sys.executable, str(SOURCES / "children.py"), method], method)

@@ -83,6 +83,7 @@ def test_forks_of_signal_handlers(shim: Shim, forks: str) -> None:
     assert len(lines(shim.replay([forks, "handler", "60"]))) == 60
 
 
+@pytest.mark.slow
 def test_more_than_a_level_has(shim: Shim, forks: str) -> None:
     holds(shim, [forks, "many", "2300"])
     assert len(files(shim)) == 2

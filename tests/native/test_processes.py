@@ -137,6 +137,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS.keys())
 def test_python_pools(pool: str, shim: Shim, tmp_path: Path) -> None:
     script = tmp_path / "pool.py"

@@ -104,6 +104,7 @@ def test_the_top_holds_the_file_that_names_the_shim_and_its_header() -> None:
     assert sorted(path.name for path in NATIVE.iterdir() if path.is_file()) == ["urandom_hook.c", "urandom_hook.h"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rooms", [("", "shim", "recorder"), ("supervisor", "recorder"), ("trail", "recorder"), ("python", "trail")]
 )
@@ -111,6 +112,7 @@ def test_no_files_of_a_library_use_each_other_in_a_circle(rooms: tuple[str, ...]
     assert circle(arrows(of(objects, *rooms))) == []
 
 
+@pytest.mark.slow
 def test_a_circle_is_found(objects: dict[Path, Symbols]) -> None:
     shim = of(objects, "", "shim", "recorder")
     lowest, highest = NATIVE / "shim" / "hooks.c", NATIVE / "shim" / "start.c"
@@ -119,6 +121,7 @@ def test_a_circle_is_found(objects: dict[Path, Symbols]) -> None:
     assert {"shim/hooks.c", "shim/start.c"} <= set(circle(used))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", HOSTS)
 def test_each_host_defines_what_the_recorder_needs_of_it(host: str, objects: dict[Path, Symbols]) -> None:
     defined = frozenset().union(*(found.defined for found in of(objects, host).values()))
@@ -126,6 +129,7 @@ def test_each_host_defines_what_the_recorder_needs_of_it(host: str, objects: dic
     assert sorted(host_names() - defined) == []
 
 
+@pytest.mark.slow
 def test_the_recorder_needs_nothing_else_of_a_host_and_all_of_that(objects: dict[Path, Symbols]) -> None:
     recorder = of(objects, "recorder")
     needed = frozenset().union(*(found.needed for found in recorder.values()))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import Reprokit, training_text
+from tests.support import Reprokit, rest_slow, training_text
 
 TRAININGS = Path(__file__).parents[1] / "trainings"
 
@@ -35,7 +35,7 @@ def profiled(reprokit: Reprokit, *arguments: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("how", "subject"),
-    [("threads", "threading.Thread"), ("pool", "ThreadPoolExecutor"), ("asyncio", "ThreadPoolExecutor")],
+    rest_slow([("threads", "threading.Thread"), ("pool", "ThreadPoolExecutor"), ("asyncio", "ThreadPoolExecutor")]),
 )
 def test_threads_that_run_beside_each_other_are_suspected(reprokit: Reprokit, how: str, subject: str) -> None:
     training = str(TRAININGS / "racing_threads.py")
@@ -135,6 +135,7 @@ def test_a_pytorch_training_without_end(reprokit: Reprokit) -> None:
     assert found["the clock in seconds as a seed of random.seed"]["where"][0]["line"] == 10
 
 
+@pytest.mark.slow
 def test_results_as_they_come_are_diagnosed_in_a_training_without_a_framework(reprokit: Reprokit) -> None:
     found = profiled(reprokit, "--", sys.executable, str(TRAININGS / "unordered_results.py"))
     one = found["Pool.imap_unordered"]

@@ -30,6 +30,16 @@ def test_a_replay_ends_in_good_order_once_its_steps_are_over(tmp_path: Path) -> 
     assert RunDirectory(tmp_path / "replay").run.exit_code == 0
 
 
+@pytest.mark.slow
+def test_an_ended_replay_runs_its_exit_handlers_and_is_not_taken_apart(tmp_path: Path) -> None:
+    """Python's own end takes as long as a hundred steps of 10 ms, and nobody waits for what it does."""
+    record = ("record", "-o", "run", "--", sys.executable, str(TRAINING.with_name("pytorch_taken_apart.py")))
+    recorded = Reprokit(tmp_path).run(*record)
+    assert recorded.stdout == "at exit\ntaken apart\n", recorded.stderr
+    asked = Reprokit(tmp_path).run("ask", "run", "weights", "--steps", "3", "--from-start")
+    assert (asked.returncode, asked.stdout.partition("tensors: ")[0]) == (0, "at exit\n"), asked.stderr
+
+
 AT_ITS_END = """
 import os, signal
 from reprokit.agent.questions import pass_over_interrupts

@@ -50,7 +50,7 @@ def test_a_gradient_that_numpy_changes_is_not_called_equal_where_the_trail_lacks
     assert (first["kind"], first["call"]["step"]) == ("outside", 3)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_change_without_effect_is_noted_and_it_is_said_what_was_compared(tmp_path: Path) -> None:
     record(tmp_path, "left", MASKED, "-1")
     record(tmp_path, "right", MASKED, "3")
@@ -114,7 +114,7 @@ def kept_output(directory: Path) -> bytes:
     return content[8 + size :][begin:end]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_kept_call_is_executed_again_by_confirm(tmp_path: Path) -> None:
     record(tmp_path, "run", GATHER, "40")  # on a busy machine its threads do not race in each step
     done = Reprokit(tmp_path).run("locate", "run", "--pairs", "20", "--keep", "kept", "--json")
@@ -164,7 +164,7 @@ def test_batches_that_are_pinned_in_another_order_are_no_divergence(tmp_path: Pa
     assert places == ([] if step < 0 else [("aten::mul", 9)])
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_what_a_recurrent_layer_leaves_unfilled_is_no_divergence(tmp_path: Path) -> None:
     record(tmp_path, "run", TRAININGS / "pytorch_recurrent.py")
     done = Reprokit(tmp_path).run("locate", "run", "--pairs", "1")
@@ -279,7 +279,7 @@ def test_a_graph_that_was_compiled_from_another_script_says_so_and_is_at_the_scr
     assert any("to different code" in note for note in found["notes"])
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_calls_on_other_shapes_are_named_on_both_sides(tmp_path: Path) -> None:
     for name, rows in (("left", "4"), ("right", "5")):
         record(tmp_path, name, SCALED, "1", "eager", rows)
@@ -304,7 +304,7 @@ JAX_RUNS = [("0", "0.1", "same"), ("1", "0.1", "outside"), ("0", "0.2", "result"
 
 @pytest.mark.parametrize(
     ("noise", "rate", "kind"),
-    [pytest.param(*one, marks=pytest.mark.slow if one[2] == "result" else pytest.mark.extended) for one in JAX_RUNS],
+    [pytest.param(*one, marks=pytest.mark.extended) for one in JAX_RUNS],
 )
 def test_a_jitted_function_is_one_call(tmp_path: Path, noise: str, rate: str, kind: str) -> None:
     record(tmp_path, "left", STEPS, "0", "0.1")
@@ -507,7 +507,7 @@ def test_a_damaged_log_is_refused_in_one_line(some_run: Path, names: str, calls:
         operator_logs.read(written(some_run, names, calls))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_call_before_the_step_in_which_the_runs_part_is_not_said_to_be_the_reason(tmp_path: Path) -> None:
     rk, training = Reprokit(tmp_path), TRAININGS / "pytorch_replayed_otherwise.py"
     with tempfile.NamedTemporaryFile(dir="/tmp") as count:
@@ -520,7 +520,7 @@ def test_a_call_before_the_step_in_which_the_runs_part_is_not_said_to_be_the_rea
     assert "note: the runs themselves part in step 4, after this call: it need not be the reason\n" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_changed_variable_of_the_environment_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rk, training = Reprokit(tmp_path), TRAININGS / "pytorch_scaled_by_variable.py"
     monkeypatch.setenv("SCALE", "2")

@@ -50,6 +50,7 @@ def files(directory: Path) -> dict[str, bytes | None]:
     }
 
 
+@pytest.mark.slow
 def test_questions_leave_outputs_as_they_are_and_start_without_checkpoints(
     tmp_path: Path, recorded: RunDirectory
 ) -> None:
@@ -108,6 +109,7 @@ def test_what_a_killed_question_set_aside_is_put_back_by_the_next(tmp_path: Path
     assert files(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_lists_of_others_move_nothing_and_damaged_ones_are_refused(tmp_path: Path, recorded: RunDirectory) -> None:
     place = tmp_path / ".reprokit" / "aside-planted"
     place.mkdir(parents=True)

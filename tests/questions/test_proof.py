@@ -18,9 +18,9 @@ TRAINING = Path(__file__).parents[1] / "trainings/pytorch_other_step.py"
 @pytest.mark.slow
 def test_a_replay_proves_each_step_and_says_where_it_is_another(tmp_path: Path) -> None:
     assert Reprokit(tmp_path).run("record", "-o", "run", "--", sys.executable, str(TRAINING)).returncode == 0
-    _, same = asked(tmp_path / "run", tmp_path / "same")
+    _, same = asked(tmp_path / "run", tmp_path / "same", to_end=True)
     (tmp_path / "other").touch()
-    _, other = asked(tmp_path / "run", tmp_path / "another")
+    _, other = asked(tmp_path / "run", tmp_path / "another", to_end=True)
     assert same.holds
     assert list(same.steps.values()) == [8]
     assert same.holds_until("0") is None

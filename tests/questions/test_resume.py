@@ -44,7 +44,7 @@ def found(done: Done, status: int) -> dict[str, Any]:
     return finding
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_training_in_the_background_of_a_shell_script_is_interrupted_too(tmp_path: Path) -> None:
     """There it starts with SIGINT ignored."""
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -79,11 +79,11 @@ def test_a_whole_checkpoint_is_exact_wherever_the_training_was_interrupted(tmp_p
 @pytest.mark.parametrize(
     ("left_out", "missing"),
     [
-        pytest.param(("optimizer", "transposed"), ["optimizer", "settings"], id="optimizer+transposed"),
+        pytest.param(("schedule",), ["schedule"], id="schedule"),
         *[
             pytest.param(left_out, missing, id="+".join(left_out), marks=pytest.mark.extended)
             for left_out, missing in (
-                (("schedule",), ["schedule"]),
+                (("optimizer", "transposed"), ["optimizer", "settings"]),
                 (("scaler",), ["scaler"]),
                 (("buffers",), ["buffers"]),
                 (("average",), ["other-models"]),
@@ -122,7 +122,7 @@ def test_a_part_of_one_of_two_optimizers_that_take_turns_is_named(tmp_path: Path
 @pytest.mark.parametrize(
     ("left_out", "at", "step", "missing"),
     [
-        pytest.param((), 9, 7, [], marks=pytest.mark.slow),
+        pytest.param((), 9, 7, [], marks=pytest.mark.extended),
         pytest.param(("gradients",), 9, 7, ["gradients"], marks=pytest.mark.extended),
         pytest.param(("generators",), 17, 15, GENERATORS[:2], marks=pytest.mark.extended),
         pytest.param(("flags",), 17, 15, ["module-settings"], marks=pytest.mark.extended),
@@ -158,7 +158,7 @@ def of_script(finding: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "counted", [pytest.param("weight", marks=pytest.mark.slow), pytest.param("rate", marks=pytest.mark.extended)]
+    "counted", [pytest.param("weight", marks=pytest.mark.extended), pytest.param("rate", marks=pytest.mark.extended)]
 )
 def test_what_the_script_counts_itself_is_named_and_proved(tmp_path: Path, counted: str) -> None:
     finding = found(resume(tmp_path, "pytorch_resumed_counts.py", counted, options=("--at", "20")), 1)
@@ -168,7 +168,7 @@ def test_what_the_script_counts_itself_is_named_and_proved(tmp_path: Path, count
     assert [file for file in files if b"not-to-be-saved" in file.read_bytes()] == [], "equal values are not saved"
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_training_that_ends_elsewhere_lacks_what_decides_its_end(tmp_path: Path) -> None:
     """All steps that both took are equal, so that a trial counts only if it ends where the whole training does."""
     finding = found(resume(tmp_path, "pytorch_resumed_counts.py", "patience", options=("--at", "20")), 1)
@@ -224,7 +224,7 @@ def test_weights_that_change_behind_an_update_show_where_it_is_resumed(tmp_path:
     assert (finding["resumed_at"], finding["is_found"], finding["compared"]) == (16, True, 48)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_trial_counts_in_its_window_only(tmp_path: Path) -> None:
     """The trial takes further steps until it is interrupted, for which no batches are put in."""
     finding = found(resume(tmp_path, "pytorch_resumed_counts.py", "order", options=("--at", "20")), 1)
@@ -292,7 +292,7 @@ def test_a_gate_fails_unless_the_resumed_training_is_exact(tmp_path: Path) -> No
     ("kind", "fact", "name", "missing"),
     [
         *(
-            pytest.param(*case, marks=pytest.mark.slow)
+            pytest.param(*case, marks=pytest.mark.slow if case[0] in ("files", "closure") else pytest.mark.extended)
             for case in [
                 ("files", "outputs", "best-10.pt", "best"),
                 ("average", "outputs", "final.pt", "average.copied"),
@@ -320,7 +320,7 @@ def test_what_differs_beside_the_steps_is_named_with_its_cause(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["appended", "nothing"])
+@pytest.mark.parametrize("kind", ["appended", pytest.param("nothing", marks=pytest.mark.extended)])
 def test_what_a_resumed_training_adds_or_says_of_itself_is_no_difference(tmp_path: Path, kind: str) -> None:
     """It appends to a log, which then holds some steps twice, and prints that it goes on."""
     finding = found(resume(tmp_path, "pytorch_resumed_beside.py", kind), 0)
@@ -345,14 +345,14 @@ def test_what_was_declared_may_differ_and_stands_in_the_verdict(tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", ["checkpoint*", "trail"])
+@pytest.mark.parametrize("rule", ["trail", pytest.param("checkpoint*", marks=pytest.mark.extended)])
 def test_weights_and_the_trail_are_never_ignored(tmp_path: Path, rule: str) -> None:
     done = resume(tmp_path, "pytorch_resumed_beside.py", "average", options=("--at", "12", "--ignore", rule))
     assert done.returncode == 2
     assert "always compared" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_nothing_is_claimed_of_what_was_printed_and_not_kept(tmp_path: Path) -> None:
     finding = found(resume(tmp_path, "pytorch_resumed_beside.py", "much"), 1)
     assert (finding["first"], finding["trials"], finding["compared"]) == (None, 0, 14)
@@ -360,6 +360,7 @@ def test_nothing_is_claimed_of_what_was_printed_and_not_kept(tmp_path: Path) -> 
     assert (fact, compared) == ("console", False)
 
 
+@pytest.mark.slow
 def test_a_training_that_reads_nothing_of_the_first_one_is_none_that_resumes(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(BEGINS_ANEW)
     done = Reprokit(tmp_path).run("resume", "--", sys.executable, "train.py")

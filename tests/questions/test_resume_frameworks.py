@@ -101,8 +101,10 @@ def test_several_steps_an_execution_are_put_in_together(tmp_path: Path, left_out
     assert (finding["resumed_at"], finding["is_found"]) == (4, True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("drawn", [(), ("bagging",)], ids=["no draws", "bagging"])
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    "drawn", [("bagging",), pytest.param((), marks=pytest.mark.extended)], ids=["bagging", "no draws"]
+)
 def test_rounds_of_boosting_are_compared_from_where_the_trees_show_it(tmp_path: Path, drawn: tuple[str, ...]) -> None:
     """The model has no generator: what follows the one of bagging shows in no tree of the whole training.
 
@@ -112,9 +114,37 @@ def test_rounds_of_boosting_are_compared_from_where_the_trees_show_it(tmp_path: 
     assert (finding["first"] is None) == (not drawn)
     assert [other["name"] for other in finding["others"]] == ["model.txt"]
     assert (finding["resumed_at"], finding["is_found"]) == ((12, False) if drawn else (10, True))
-    assert (finding["missing"], finding["trials"], finding["proved"]) == ([], 0, False)
-    assert any("the state between them is seen of models of PyTorch" in note for note in finding["notes"])
+    assert (finding["missing"], finding["proved"]) == ([], False)
+    assert [part["objects"] for part in finding["parts"]] == [["train.py: rounds", "train.py: start"]]
     assert any("(bagging_fraction = 0.7)" in note for note in finding["notes"]) == bool(drawn)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    ("forgotten", "objects"),
+    [
+        ("counted", ["train.py: callbacks[0].saved"]),
+        pytest.param("patience", ["train.py: callbacks[1].current_rounds"], marks=pytest.mark.extended),
+    ],
+)
+def test_what_a_callback_of_xgboost_forgets_is_named_and_proved(
+    tmp_path: Path, forgotten: str, objects: list[str]
+) -> None:
+    """All rounds are the same; what ends the training is another."""
+    finding = found(resume(tmp_path, "xgboost_resumed.py", forgotten, options=("--at", "12")), 1)
+    assert finding["first"]["quantity"] == "steps"
+    assert (finding["resumed_at"], finding["missing"], finding["proved"]) == (10, ["variables"], True)
+    (part,) = finding["parts"]
+    assert set(objects) <= set(part["objects"])
+    assert len(part["objects"]) == 1 or forgotten == "patience"
+
+
+@pytest.mark.extended
+def test_what_the_function_of_a_callback_of_lightgbm_forgets_is_named(tmp_path: Path) -> None:
+    """It is in no variable. The model says how many rounds were asked for last, so that no trial proves it."""
+    finding = found(resume(tmp_path, "lightgbm_resumed.py", "closure", options=("--at", "12")), 1)
+    (part,) = finding["parts"]
+    assert "train.py: callbacks[1].calls: 10 in the whole training, 0 here" in part["names"]
 
 
 @pytest.mark.extended

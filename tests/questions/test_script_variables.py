@@ -14,7 +14,7 @@ from tests.interpreters import ROOT
 
 SCRIPT = ROOT / "tests" / "trainings" / "script_variables.py"
 NAMES = [
-    "Settings.rate", "callback.__self__.steps", "chosen", "closure.count", "flag", "generator", "history",
+    "Settings.rate", "callback.__self__.steps", "chosen", "closure.count", "curve", "flag", "generator", "history",
     "local in main()", "missing['best']", "nested['phases'][1]", "numbers.number", "pair", "table['b']", "trainer.best",
     "trainer.slotted.number", "trainer.steps", "window",
 ]  # fmt: skip
@@ -34,6 +34,7 @@ def test_variables_of_all_kinds_are_named_and_set(version: str) -> None:
     assert result["seen"] == [
         1, 2, 2, generator.random(), [1.0, 3.0], [1, 3], 3, [1, 2, 3], {"a": 1, "b": 3},
         [["warmup", 1], ["long", "long", "3"]], [3, 2.5], [],
+        ["d", 0.5, 1.5],
     ]  # fmt: skip
 
 

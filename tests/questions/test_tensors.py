@@ -24,6 +24,7 @@ from reprokit.model.plan import Plan
 from reprokit.questions.proof import prove
 from reprokit.run_files import trails
 from reprokit.run_files.rundir import RunDirectory
+from tests import number_files
 from tests.support import Reprokit, rest_slow
 
 TRAININGS = Path(__file__).parents[1] / "trainings"
@@ -123,13 +124,14 @@ def test_pytorch_tensors_are_saved_as_they_were_and_asked_for_afterwards(tmp_pat
     _histograms_hold_each_value(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "gap"),
     [
         ("clock", "differs"),
-        pytest.param("constant", "", marks=pytest.mark.slow),
-        pytest.param("file", "changed", marks=pytest.mark.slow),
-        pytest.param("variable", "changed", marks=pytest.mark.slow),
+        pytest.param("constant", "", marks=pytest.mark.extended),
+        pytest.param("file", "changed", marks=pytest.mark.extended),
+        pytest.param("variable", "changed", marks=pytest.mark.extended),
     ],
 )
 def test_what_the_trail_does_not_see_is_proved_by_no_replay(tmp_path: Path, kind: str, gap: str) -> None:
@@ -158,6 +160,7 @@ def test_what_the_trail_does_not_see_is_proved_by_no_replay(tmp_path: Path, kind
 UNTRAINED = {("train", "model#1.Linear_input_0"), ("train", "model#1.Linear_output_0")}
 
 
+@pytest.mark.extended
 def test_what_else_of_the_replay_is_not_as_recorded_is_noted(tmp_path: Path) -> None:
     for kind, facts in (("nothing", []), ("outputs", ["outputs"])):
         command = [sys.executable, str(TRAININGS / "pytorch_beside_trail.py"), kind]
@@ -169,6 +172,7 @@ def test_what_else_of_the_replay_is_not_as_recorded_is_noted(tmp_path: Path) -> 
     assert "note: the replay and the run differ in what the trail does not see: outputs: result.json/" in done.stdout
 
 
+@pytest.mark.slow
 def test_what_no_value_was_saved_for_is_not_proved(tmp_path: Path) -> None:
     command = [sys.executable, str(TRAININGS / "asked_unseen.py"), "constant"]
     assert Reprokit(tmp_path).run("record", "-o", "run", "--", *command).returncode == 0
@@ -204,18 +208,13 @@ def _histograms_hold_each_value(directory: Path) -> None:
     assert shown.count("<svg") == len(report["histograms"]) == 12
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("kind", "places"),
     [
         ("later", [("0.weight", range(8))]),
-        *(
-            pytest.param(*one, marks=pytest.mark.extended)
-            for one in [
-                ("turns", [("0.weight", range(6)), ("model#1.0.weight", range(6))]),
-                ("fifth", [("0.weight", [0, 1, 2, 3, 4, 6]), ("model#1.0.weight", [5])]),
-            ]
-        ),
+        ("turns", [("0.weight", range(6)), ("model#1.0.weight", range(6))]),
+        ("fifth", [("0.weight", [0, 1, 2, 3, 4, 6]), ("model#1.0.weight", [5])]),
     ],
 )
 def test_each_optimizer_s_tensors_are_in_steps_that_are_proved(
@@ -232,7 +231,7 @@ def test_each_optimizer_s_tensors_are_in_steps_that_are_proved(
     assert Saved(part).contents() == {place: content[place] for place in content if place[0] in (3, 4, 5)}
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_lists_in_an_optimizer_s_state_are_saved_by_index(tmp_path: Path) -> None:
     saved, asked = both(tmp_path, "pytorch_optimizers.py lbfgs")
     assert asked.contents() == saved.contents()
@@ -243,7 +242,7 @@ def test_lists_in_an_optimizer_s_state_are_saved_by_index(tmp_path: Path) -> Non
     assert saved.array(3, f"{prefix}old_dirs.0").shape == (76,)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_an_update_s_gradients_are_those_of_its_closure(tmp_path: Path) -> None:
     saved, asked = both(tmp_path, f"pytorch_closures.py {tmp_path / 'group'}")
     assert asked.contents() == saved.contents()
@@ -264,8 +263,8 @@ def _calls(saved: Saved, step: int, model: str) -> int:
     return sum(place[:3] == (step, "train", f"gradient/{model}1.weight") for place in saved.by_place)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["graph", pytest.param("eager", marks=pytest.mark.extended)])
+@pytest.mark.extended
+@pytest.mark.parametrize("kind", ["graph", "eager"])
 def test_a_skipped_update_has_no_gradients(tmp_path: Path, kind: str) -> None:
     saved, asked = both(tmp_path, f"keras_scaled.py {kind}")
     assert asked.contents() == saved.contents()
@@ -327,7 +326,7 @@ def test_tensors_of_keras_and_tensorflow_are_those_that_are_asked_for(tmp_path: 
         assert np.allclose(saved.array(1, momentum), -rate * gradient)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_each_replica_has_its_own_tensors(tmp_path: Path) -> None:
     saved = Saved(record(tmp_path, "run", "tensorflow_tensors.py replicas", "--tensors", "all"))
     of_fit = {"sequential_1_input_0", "sparse_categorical_crossentropy_input_1", "sequential_1/dense_output_0"}
@@ -376,7 +375,7 @@ def test_a_replay_that_ends_with_other_weights_proves_no_more_than_its_trail_hol
     assert "reading gradients in TensorFlow's functions may change last bits; ask for others without" in refused.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_what_layers_under_xla_return_is_said_to_be_unseen(tmp_path: Path) -> None:
     command = [sys.executable, str(TRAININGS / "tensorflow_tensors.py"), "compiled"]
     selections = ("--tensors", "outputs,losses 1-2", "--tensors", "outputs mode=eval")
@@ -389,7 +388,7 @@ def test_what_layers_under_xla_return_is_said_to_be_unseen(tmp_path: Path) -> No
     assert {place[:3] for place in Saved(tmp_path / "run").by_place} == {(1, "train", "loss"), (2, "train", "loss")}
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_layers_of_a_function_without_a_tape_are_named_as_unsaved(tmp_path: Path) -> None:
     command = [sys.executable, str(TRAININGS / "tensorflow_tensors.py"), "function"]
     done = Reprokit(tmp_path).run("record", "-o", "run", "--tensors", "outputs mode=train,eval", "--", *command)
@@ -402,7 +401,11 @@ def test_layers_of_a_function_without_a_tape_are_named_as_unsaved(tmp_path: Path
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        ("compiled", "as torch.compile runs its model as one: 0_output_0, 1_output_0, 2_output_0\n"),
+        pytest.param(
+            "compiled",
+            "as torch.compile runs its model as one: 0_output_0, 1_output_0, 2_output_0\n",
+            marks=pytest.mark.extended,
+        ),
         ("func", "as its values are not in memory (nested, meta, fake, or of torch.func): 0_output_0, 1_output_0, "),
     ],
 )
@@ -471,6 +474,7 @@ def test_a_value_that_is_another_one_s_bytes_is_written_once(tmp_path: Path) -> 
     assert len(places) < len(saved.by_place)
 
 
+@pytest.mark.slow
 def test_a_run_without_steps_is_said_to_have_no_tensors(tmp_path: Path) -> None:
     done = Reprokit(tmp_path).run("record", "-o", "run", "--tensors", "all", "--", sys.executable, "-c", "")
     assert "tensors are saved by steps of PyTorch, TensorFlow, XGBoost or LightGBM, of which none" in done.stderr
@@ -507,6 +511,7 @@ def test_what_a_loss_function_was_called_with_is_saved_as_that_of_a_loss_module(
     assert [weight.tolist() for weight in weights] == [[1, 2, 3], 2]
 
 
+@pytest.mark.slow
 def test_tensors_may_be_named_like_what_the_agent_is_told_to_do(tmp_path: Path) -> None:
     names = [name for name in re.findall(r'"(\w+)":', inspect.getsource(Plan.for_agent)) if not hasattr(dict, name)]
     assert {"quiet", "no_orders", "observed", "capture", "patches", "profiling", "pools", "question"} <= {*names}
@@ -514,12 +519,13 @@ def test_tensors_may_be_named_like_what_the_agent_is_told_to_do(tmp_path: Path) 
     assert {*json.loads((run / "plan.json").read_text())} <= {*names, "check"}
     assert {step for step, _, name, _, _ in Saved(run).by_place if "quiet" in name} == {0, 1, 2}
     assert {name for name in names for tensor in Saved(run).by_place if name in tensor[2]} == {*names}
-    metrics = (run / "metrics.jsonl").read_text()
-    assert (metrics.count('"k":"loss"'), '"k":"warning"' in metrics) == (3, False)
+    kinds = [line["k"] for line in number_files.of_run(run)]
+    assert (kinds.count("loss"), "warning" in kinds) == (3, False)
     answer = ask(tmp_path, "run", "quiet_input_0")
     assert (answer["known"], answer["proved_steps"]) == (3, 3)
 
 
+@pytest.mark.extended
 def test_a_parameter_of_no_model_has_one_name_in_the_trail_and_in_tensors(tmp_path: Path) -> None:
     run = record(tmp_path, "run", "pytorch_bare_parameters.py")
     names = [f"param_groups.{place}" for place in ("0.params.0", "0.params.1", "1.params.0")]

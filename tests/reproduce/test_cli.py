@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import COMMAND, LIMIT, Done, Reprokit, python, wait_until
+from tests.support import COMMAND, LIMIT, Done, Reprokit, python, rest_slow, wait_until
 
 
 def journal(directory: Path) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def test_json_is_all_that_comes_on_stdout(reprokit: Reprokit) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("to_group", [True, False])
+@pytest.mark.parametrize("to_group", rest_slow([True, False]))
 def test_an_interruption_ends_the_run_and_leaves_a_journal(
     reprokit: Reprokit, number: signal.Signals, to_group: bool
 ) -> None:

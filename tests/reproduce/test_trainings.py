@@ -65,6 +65,7 @@ def test_the_line_of_the_script_that_reads_the_clock_is_named(reprokit: Reprokit
     assert change["why"] == f"the script at {TRAININGS / 'clocked_script.py'}:5 reads the clock"
 
 
+@pytest.mark.slow
 def test_results_that_arrive_as_they_are_ready_arrive_so_again_in_a_replay(reprokit: Reprokit) -> None:
     found = reproduced(reprokit, "unordered_results")
     assert (found.status, found.journal["settings"]["patches"]) == (0, [])
@@ -72,6 +73,7 @@ def test_results_that_arrive_as_they_are_ready_arrive_so_again_in_a_replay(repro
     assert found.kinds == ["record", "replay", "record", "replay"]
 
 
+@pytest.mark.slow
 def test_threads_that_race_are_named_and_only_what_can_matter_is_tried(reprokit: Reprokit) -> None:
     found = reproduced(reprokit, "racing_threads", arguments=("threads",))
     assert found.status == 1
@@ -105,6 +107,7 @@ print([fidelity.orders_moved, fidelity.orders_unused])
 """
 
 
+@pytest.mark.slow
 def test_an_observed_replay_has_the_orders_of_its_recording(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     script = str(TRAININGS / "ordered_futures.py")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy
@@ -215,15 +216,24 @@ def test_labels_that_are_no_classes_take_no_memory(reprokit: Reprokit) -> None:
 
 def test_a_frozen_weight_may_stay_what_one_without_optimizer_may_not(reprokit: Reprokit) -> None:
     writer = TensorWriter(run_directory(reprokit.directory / "unchanged"))
-    for name, *collections in (("frozen", "frozen"), ("forgotten",), ("unused",), ("later",), ("trained",)):
+    for name, *collections in (
+        ("frozen", "frozen"),
+        ("forgotten",),
+        ("unused",),
+        ("later",),
+        ("trained",),
+        ("converged",),
+    ):
         writer.name(name, "weights", *collections)
     with_gradient = ("forgotten", "later", "trained")
-    for name in with_gradient:
+    for name in (*with_gradient, "converged"):
         writer.name(f"gradient/{name}", "gradients")
     for step in range(6):
         values = dict.fromkeys(("frozen", "forgotten", "unused", "later"), numpy.ones((2, 2), "float32"))
         names = [name for name in with_gradient if name != "later" or step < 2]
         gradients = {f"gradient/{name}": numpy.ones((2, 2), "float32") for name in names}
+        values["converged"] = numpy.full((2, 2), min(step, 1), "float32")
+        gradients["gradient/converged"] = numpy.full((2, 2), 1e-8, "float32")
         writer.save(step, {**values, "trained": numpy.full((2, 2), step, "float32"), **gradients})
         writer.pass_step(step)
     writer.end()
@@ -282,6 +292,22 @@ def test_a_rare_class_that_the_loss_weights_is_no_alarm(reprokit: Reprokit, name
         assert reprokit.run("rules", run, "--rule", "ClassImbalance").returncode == (run == "plain")
 
 
+@pytest.mark.parametrize(("labels", "alarms"), [([[0] * 39 + [1]] * 2, 1), ([[0] * 40, [1] * 2], 0)])
+def test_a_rare_class_is_found_where_gradients_of_two_optimizers_are_accumulated(
+    reprokit: Reprokit, labels: list[list[int]], alarms: int
+) -> None:
+    writer = TensorWriter(run_directory(reprokit.directory / "accumulated"))
+    for name, collection in (("loss", "losses"), ("CrossEntropyLoss_input_1", "labels"), ("model#1.weight", "weights")):
+        writer.name(name, collection, layer="CrossEntropyLoss")
+    for step in range(20):
+        for call, some in enumerate(labels):
+            saved = {"loss": numpy.float32(1), "CrossEntropyLoss_input_1": numpy.array(some)}
+            writer.save(step, {**saved, **({} if call else {"model#1.weight": numpy.ones(2)})}, call=call)
+        writer.pass_step(step)
+    writer.end()
+    assert reprokit.run("rules", "accumulated", "--rule", "ClassImbalance").returncode == alarms
+
+
 def test_infinite_weights_make_no_warning_of_numpy(reprokit: Reprokit) -> None:
     writer = TensorWriter(run_directory(reprokit.directory / "infinite"))
     writer.name("fc.weight", "weights")
@@ -319,3 +345,102 @@ def test_padding_is_found_in_the_input_of_a_model_of_keras_that_embeds_it(reprok
     writer.end()
     found = json.loads(reprokit.run("rules", "padded", "--json", "--rule", "NLPSequenceRatio").stdout)["findings"]
     assert [one["why"] for one in found] == ["85 % of the tokens are 0"] * (layer != "Dense")
+
+
+def conduct(reprokit: Reprokit, name: str, steps: Sequence[Mapping[str, tuple[float, ...]]], rule: str) -> list[str]:
+    """What a rule finds in a run of which such numbers are noted in each step."""
+    writer = TensorWriter(run_directory(reprokit.directory / name))
+    for step, numbers in enumerate(steps):
+        for tensor in numbers:
+            writer.name(tensor, "conduct", module="1 (Dropout)")
+        writer.save(step, {tensor: numpy.array(value) for tensor, value in numbers.items()})
+        writer.pass_step(step)
+    writer.end()
+    found = json.loads(reprokit.run("rules", name, "--json", "--rule", rule).stdout)["findings"]
+    return [f"{one['step']}: {one['why']}" for one in found]
+
+
+@pytest.mark.parametrize(("noted", "alarms"), [("loss_scale", 0), ("", 1)])
+def test_a_loss_may_rise_where_it_is_scaled_more(reprokit: Reprokit, noted: str, alarms: int) -> None:
+    writer = TensorWriter(run_directory(reprokit.directory / "scaled"))
+    writer.name("loss", "losses")
+    writer.name("loss_scale", "conduct")
+    for step in range(90):
+        scale = numpy.array([2.0 ** (step // 30)])
+        values = {"loss": scale / (1 + step / 50), "loss_scale": scale}
+        writer.save(step, {name: value for name, value in values.items() if name in ("loss", noted)})
+        writer.pass_step(step)
+    writer.end()
+    done = reprokit.run("rules", "scaled", "--json", "--rule", "LossNotDecreasing")
+    assert len(json.loads(done.stdout)["findings"]) == alarms, done.stdout
+
+
+@pytest.mark.parametrize(("second", "alarms"), [("optimizer#1", 0), ("optimizer#0", 1)])
+def test_another_optimizer_begins_another_training_with_a_higher_loss(
+    reprokit: Reprokit, second: str, alarms: int
+) -> None:
+    writer = TensorWriter(run_directory(reprokit.directory / "phases"))
+    writer.name("loss", "losses")
+    for step in range(60):
+        name = f"gradients_kept/{second if step >= 30 else 'optimizer#0'}"
+        writer.name(name, "conduct")
+        loss = 1 / (1 + step) if step < 30 else 5 / (1 + (step - 30) / 50)
+        writer.save(step, {"loss": numpy.array([loss]), name: numpy.zeros(2)})
+        writer.pass_step(step)
+    writer.end()
+    done = reprokit.run("rules", "phases", "--json", "--rule", "LossNotDecreasing")
+    assert len(json.loads(done.stdout)["findings"]) == alarms, done.stdout
+
+
+def test_gradients_are_kept_where_three_updates_in_a_row_use_those_of_the_one_before(reprokit: Reprokit) -> None:
+    kept, zeroed = {"gradients_kept/optimizer#0": (4.0, 4.0)}, {"gradients_kept/optimizer#0": (0.0, 4.0)}
+    expected = "at 3 updates in a row, 4 of 4 gradients still held that of the update before: it was not zeroed"
+    assert conduct(reprokit, "kept", [zeroed, kept, kept, kept], "GradientsNeverZeroed") == [f"3: {expected}"]
+    assert conduct(reprokit, "zeroed", [zeroed, kept, kept, zeroed, kept, kept], "GradientsNeverZeroed") == []
+    assert conduct(reprokit, "empty", [{"gradients_kept/optimizer#0": ()}], "GradientsNeverZeroed") == []
+
+
+def test_a_call_without_gradients_at_each_step_is_no_evaluation(reprokit: Reprokit) -> None:
+    trained: dict[str, tuple[float, ...]] = {"Net_modes": (1.0, 0.0)}
+    both = {**trained, "Net_dropout_without_gradients": (2.0,)}
+    expected = "1 call without gradients, after 4 steps of training without any, had 2 of its layers drop values out"
+    steps = [trained, trained, trained, trained, both]
+    assert conduct(reprokit, "evaluated", steps, "EvaluationWithDropout") == [f"4: {expected}"]
+    assert conduct(reprokit, "generator", [both] * 6, "EvaluationWithDropout") == []
+    assert conduct(reprokit, "trained on", [*steps, trained], "EvaluationWithDropout") == [f"5: {expected}"]
+    assert conduct(reprokit, "labels", [*steps, both, both, trained], "EvaluationWithDropout") == []
+    asked_again = {**trained, "Net_dropout_without_gradients": (2.0, 1.0)}
+    assert conduct(reprokit, "meant", [trained] * 4 + [asked_again, trained], "EvaluationWithDropout") == []
+
+
+def test_a_model_that_was_never_in_training_mode_was_not_left_in_eval_mode(reprokit: Reprokit) -> None:
+    training, evaluating = {"Net_modes": (1.0, 0.0)}, {"Net_modes": (0.0, 1.0)}
+    expected = "3 updates in a row came from calls in eval mode; it was last called in training mode at step 0"
+    steps = [training, evaluating, evaluating, evaluating]
+    assert conduct(reprokit, "left", steps, "TrainedInEvalMode") == [f"3: {expected}"]
+    assert conduct(reprokit, "attacked", [training, {"Net_modes": (1.0, 9.0)}] * 3, "TrainedInEvalMode") == []
+    assert conduct(reprokit, "frozen", [evaluating] * 6, "TrainedInEvalMode") == []
+
+
+def test_alarms_that_may_have_one_reason_are_one(reprokit: Reprokit, tmp_path: Path) -> None:
+    writer = TensorWriter(run_directory(tmp_path / "exploding"))
+    names = [f"{number}.weight" for number in range(15)]
+    for name in names:
+        writer.name(name, "weights")
+        writer.name(f"gradient/{name}", "gradients")
+    writer.name("loss", "losses")
+    for step in range(30):  # each layer a step later than the one before
+        sizes = {name: 20.0 ** max(0, step - number) for number, name in enumerate(names)}
+        saved = {f"gradient/{name}": numpy.full((2, 2), size, "float64") for name, size in sizes.items()}
+        weights = {name: numpy.full((2, 2), size, "float64") for name, size in sizes.items()}
+        writer.save(step, {**saved, **weights, "loss": numpy.float64(step)})
+        writer.pass_step(step)
+    writer.end()
+    done = reprokit.run("rules", "exploding")
+    first, usual, following, end = done.stdout.splitlines()[:4]
+    assert first.startswith("FiniteExplosion at step 4: 0.weight: mean |weight| is 1.6e+05, 1.6e+05 times"), first
+    assert "(and 15 more until step 18: " in first
+    assert usual.startswith("    usually: a learning rate that is too large")
+    assert following.startswith("    may follow from it: WeightUpdateRatio at step 1 (15 tensors), "), following
+    assert "LossNotDecreasing at step 19" in following
+    assert end.startswith("exploding: 1 alarm of "), end

@@ -17,9 +17,13 @@ TRAININGS = Path(__file__).parent.parent / "trainings"
 SICK = {  # and the rules of which one at least must say so
     "class_imbalance": {"ClassImbalance"},
     "dying_relu": {"DyingReLU"},
+    "evaluated_with_dropout": {"EvaluationWithDropout"},
     "exploding_gradient": {"ExplodingTensor"},
+    "finite_explosion": {"FiniteExplosion"},
     "forgotten_tower": {"UnchangedTensor"},
     "frozen_layers": {"UnchangedTensor"},
+    "gradients_never_zeroed": {"GradientsNeverZeroed"},
+    "left_in_eval_mode": {"TrainedInEvalMode"},
     "layer_without_gradients": {"UnchangedTensor"},
     "keras_class_imbalance": {"ClassImbalance"},
     "keras_dying_relu": {"DyingReLU"},
@@ -71,6 +75,20 @@ def test_a_sick_training_is_found(reprokit: Reprokit, name: str) -> None:
 @pytest.mark.parametrize("name", some(sorted(path.stem for path in (TRAININGS / "healthy").glob("*.py"))))
 def test_a_healthy_training_raises_no_alarm(reprokit: Reprokit, name: str) -> None:
     assert raised(reprokit, TRAININGS / "healthy" / f"{name}.py") == {}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "how", [pytest.param("kept", marks=pytest.mark.slow), pytest.param("zeroed", marks=pytest.mark.extended)]
+)
+def test_gradients_of_shards_are_read_by_each_rank_alone(reprokit: Reprokit, how: str) -> None:
+    words = ("--tensors", "conduct,weights", "--", sys.executable, str(TRAININGS / "kept_shards.py"), how)
+    recorded = reprokit.run("record", "-q", "-o", "run", *words)
+    assert recorded.returncode == 0, recorded.stderr
+    found = json.loads(reprokit.run("rules", "--json", "run").stdout)["findings"]
+    expected = {"GradientsNeverZeroed"} if how == "kept" else set()
+    assert {one["rule"] for one in found} == expected, found
+    assert all("4 of 4 gradients still held" in one["why"] for one in found)
 
 
 @pytest.mark.slow

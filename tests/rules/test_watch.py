@@ -21,6 +21,7 @@ def findings(run: Path) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_an_alarm_stops_the_training_in_good_order(reprokit: Reprokit) -> None:
     rules = reprokit.directory / "rules.toml"
@@ -32,10 +33,12 @@ def test_an_alarm_stops_the_training_in_good_order(reprokit: Reprokit) -> None:
     assert "Traceback" not in done.stderr
     said = [line for line in done.stderr.splitlines() if line.startswith("reprokit: warning: ExplodingTensor")]
     more = "(and 1 more: gradient/param_groups.0.params.0)"
-    assert said[0] == f"reprokit: warning: ExplodingTensor at step 3: loss: it holds NaN {more}"
+    assert said[0] == f"reprokit: warning: ExplodingTensor at step 3: loss: it holds NaN {more} [alarm]"
     facts = reprokit.facts("run")
     assert (facts["exit_code"], facts["signal"], facts["status"]) == (122, None, "finished")
-    assert any("the training was stopped (exit status 122): ExplodingTensor" in text for text in facts["warnings"])
+    assert any(
+        "the training was stopped (exit status 122): ExplodingTensor" in each["text"] for each in facts["warnings"]
+    )
     kept = findings(reprokit.directory / "run")
     assert {one["rule"] for one in kept["findings"]} == {"ExplodingTensor"}
     assert any("Overfit" in note for note in kept["rule_notes"])
@@ -81,7 +84,7 @@ def test_an_alarm_starts_a_command(reprokit: Reprokit) -> None:
         (["--rules", "broken.py"], "broken.py is no Python"),
         (["--on-rule", "stop"], "--on-rule needs --rules too"),
         (["--rules", "auto", "--on-rule", "'"], "--on-rule: No closing quotation"),
-        (["--batch-digests", "--no-trail"], "--batch-digests adds to the trail, which --no-trail leaves out"),
+        (["--batch-digests", "--no-trail"], "--batch-digests is about the trail, which --no-trail leaves out"),
     ],
 )
 def test_what_cannot_be_meant_is_said_before_the_training(reprokit: Reprokit, words: list[str], text: str) -> None:

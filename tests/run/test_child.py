@@ -234,6 +234,6 @@ def test_a_python_that_the_agent_does_not_know_is_named(reprokit: Reprokit) -> N
         pytest.skip("there is no Python 3.6")
     done = reprokit.record(old, "-c", "print(1)")
     assert (done.returncode, done.stdout) == (0, "1\n")
-    said = "is older than Python 3.7: no metrics, weights and seeds are recorded, only entropy"
+    said = "is older than Python 3.7: no metrics, weights and seeds are recorded, only entropy [agent-not-loaded]"
     assert [line for line in done.stderr.splitlines() if "warning" in line] == [f"reprokit: warning: python3.6 {said}"]
     assert reprokit.facts()["agent"]["why"] == "python3.6 is older than Python 3.7"

@@ -62,7 +62,7 @@ def compare_alike(reprokit: Reprokit, python: str, when: str, edited: bool) -> N
     ]
 
 
-@pytest.mark.parametrize("when", ["empty", "filled"])
+@pytest.mark.parametrize("when", rest_slow(["empty", "filled"]))
 def test_helpers_with_the_command_line_of_others(reprokit: Reprokit, when: str) -> None:
     compare_alike(reprokit, sys.executable, when, edited=False)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import runpy
 import shlex
+import signal
 import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +16,7 @@ import click
 import pytest
 
 from reprokit.cli.main import COMMANDS, reprokit
-from tests.support import COMMAND, Reprokit
+from tests.support import COMMAND, Reprokit, python, wait_until
 
 ROOT = Path(__file__).parent.parent.parent
 BRITISH = re.compile(r"\w*((minim|normal|random|summar|recogn|serial|optim)is|behavi[o]ur|col[o]ur|catalogue)\w*")
@@ -59,7 +61,7 @@ def test_each_example_is_a_line_that_the_command_takes(path: str) -> None:
 
 # Options whose argument differs: steps are a number in profile and a range in ask, --keep a number of runs in gc and a
 # directory in locate, --tensors what is saved in record and what is listed in show.
-DIFFERING = {"--steps", "--keep", "--tensors"}
+DIFFERING = {"--at", "--steps", "--keep", "--tensors"}
 
 
 def test_an_option_means_the_same_in_every_command() -> None:
@@ -91,13 +93,60 @@ def test_the_first_help_has_all_commands_in_groups() -> None:
 @pytest.mark.parametrize(
     ("words", "meant"),
     [("recrod", "did you mean record"), ("study shwo", "did you mean show?"), ("study missing.toml", "bad-study"),
-     ("snapshot minimze", "did you mean minimize?"), ("xyzzy", "there is no command 'xyzzy'.")],
+     ("snapshot minimze", "did you mean minimize?"), ("show lsat", "did you mean last?"),
+     ("xyzzy", "there is no command 'xyzzy'."), ("attest run1", "there is no command 'run1'; commands here: verify."),
+     ("ls nowhere", "'reprokit ls DIRECTORY' lists others")],
 )  # fmt: skip
 def test_a_misspelled_command(reprokit: Reprokit, words: str, meant: str) -> None:
     done = reprokit.run(*words.split())
     assert done.returncode == 2
     assert meant in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_british_spelling_is_taken(reprokit: Reprokit) -> None:
+    british = "minimize".replace("z", "s")
+    done = reprokit.run("snapshot", british, "--help")
+    assert (done.returncode, done.stderr) == (0, f"reprokit: {british} is spelled minimize here\n")
+    assert "Usage: reprokit snapshot minimize" in done.stdout
+
+
+def test_the_usage_says_whether_a_command_is_needed(reprokit: Reprokit) -> None:
+    for name, words in (
+        ("record", "[OPTIONS] -- COMMAND [ARG]..."),
+        ("replay", "[OPTIONS] [RUN] [-- COMMAND [ARG]...]"),
+        ("gate", "[OPTIONS] [-- COMMAND [ARG]...]"),
+    ):
+        usage = " ".join(reprokit.run(name, "--help").stdout.split())
+        assert usage.startswith(f"Usage: reprokit {name} {words} ")
+
+
+def test_what_is_not_named_is_the_last_run(reprokit: Reprokit) -> None:
+    assert "holds none" in reprokit.run("replay").stderr
+    assert reprokit.run("record", "--", "sh", "-c", "echo 1").returncode == 0
+    assert reprokit.run("replay").stdout == "1\n"
+    assert reprokit.run("show").stdout.startswith("replay ")
+    assert reprokit.run("replay", "--", "echo", "2").stdout == "2\n"
+
+
+def test_an_option_is_blamed_by_its_name(reprokit: Reprokit) -> None:
+    reprokit.run("record", "--", "true")
+    for words, blamed in (("--steps abc", "--steps: 'abc' are no steps"), ("--mode x", "--mode: there is no mode 'x'")):
+        assert blamed in reprokit.run("ask", "last", "weights", *words.split()).stderr
+    assert (
+        "--tensors: there is no mode 'x'" in reprokit.run("record", "--tensors", "weights mode=x", "--", "true").stderr
+    )
+
+
+def test_after_an_interruption_a_look_comes_next(reprokit: Reprokit) -> None:
+    """Whatever the training then does: a replay would not end where it did."""
+    for code in ("time.sleep(60)", "\ntry: time.sleep(60)\nexcept KeyboardInterrupt: pass"):
+        process = reprokit.start("record", "--", *python(f"import time; open('begun', 'w').close(); {code}"))
+        wait_until((reprokit.directory / "begun").exists, "the training")
+        process.send_signal(signal.SIGINT)
+        printed = process.communicate()[1]
+        (reprokit.directory / "begun").unlink()
+        assert "reprokit: next: reprokit show last\n" in printed
 
 
 def test_commands_say_what_comes_next(reprokit: Reprokit) -> None:
@@ -122,9 +171,21 @@ def test_commands_say_what_comes_next(reprokit: Reprokit) -> None:
 def test_errors_name_their_page(reprokit: Reprokit) -> None:
     sections = re.findall(r"^## (.*)$", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE)
     for arguments in (["show", "missing"], ["record"], ["verify", "--nothing"]):
-        found = re.search(r"\(docs/errors\.md#([a-z-]+)\)$", reprokit.run(*arguments).stderr.rstrip())
+        found = re.search(r"\(reprokit help ([a-z-]+)\)$", reprokit.run(*arguments).stderr.rstrip())
         assert found is not None
         assert found[1] in sections
+
+
+def test_help_explains_errors_and_commands(reprokit: Reprokit) -> None:
+    explained = reprokit.run("help", "shim")
+    assert (explained.returncode, explained.stderr) == (0, "")
+    assert explained.stdout.startswith("shim\n\n")
+    assert "](" not in reprokit.run("help", "bad-config").stdout
+    assert "reprokit knowledge --help" in reprokit.run("help", "knowledge").stdout
+    assert reprokit.run("help", "record").stdout == reprokit.run("record", "--help").stdout
+    assert reprokit.run("help").stdout == reprokit.run().stdout
+    assert "did you mean shim" in reprokit.run("help", "shimm").stderr
+    assert completed(reprokit, "reprokit help not-rep") == ["plain,not-replayable"]
 
 
 # Shells
@@ -148,6 +209,24 @@ def test_completion_offers_commands_options_and_runs(reprokit: Reprokit) -> None
         assert completed(reprokit, f"reprokit {command} ba") == ["dir,ba", "plain,baseline"]
     assert completed(reprokit, "reprokit record --na") == ["plain,--name"]
     assert completed(reprokit, "reprokit record train.py x") == []
+
+
+def test_completion_offers_patches_frameworks_tensors_and_steps(reprokit: Reprokit) -> None:
+    assert completed(reprokit, "reprokit record --patch au") == ["plain,auto"]
+    assert completed(reprokit, "reprokit record --patch auto,no") == ["plain,auto,none"]
+    assert completed(reprokit, "reprokit knowledge --framework pyto") == ["plain,pytorch"]
+    assert completed(reprokit, "reprokit record --tensors weights,grad") == ["plain,weights,gradients"]
+    assert completed(reprokit, "reprokit ask last loss") == ["plain,losses"]
+    assert completed(reprokit, "reprokit ask last losses --steps ev") == ["plain,every=10"]
+
+
+@pytest.mark.slow
+def test_completion_offers_the_steps_that_a_run_has(reprokit: Reprokit) -> None:
+    script = ROOT / "tests" / "trainings" / "pytorch_masked_gradient.py"
+    assert reprokit.run("record", "--", sys.executable, str(script), "-1").returncode == 0
+    steps = completed(reprokit, "reprokit ask last losses --steps 0")
+    assert len(steps) == 1
+    assert re.fullmatch(r"plain,0-[1-9]\d*", steps[0])
 
 
 def test_what_is_installed_for_bash_completes() -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from reprokit.evidence.attest.source import source_line, source_of, stated_source
 from reprokit.run import commit_files, git
+from reprokit.run.sources import checkout_facts
 from tests.support import Reprokit, wait_until
 
 IDENTITY = ("-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "protocol.file.allow=always")
@@ -56,6 +57,28 @@ def source(facts: Facts) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     """The state, what has other bytes than in the commit, and what the commit lacks."""
     stated = source_of(facts)
     return stated.state, stated.changed_files, stated.outside_files
+
+
+@pytest.mark.parametrize(
+    ("address", "kept"),
+    [
+        ("https://user:t0ken@host.example/a/b.git?x=1", "https://host.example/a/b.git"),
+        ("https://t0ken@host.example/a", "https://host.example/a"),
+        ("git@host.example:a/b.git", "git@host.example:a/b.git"),
+        ("../another", "../another"),
+        ("user:t0ken@host.example:a", ""),
+        ("ext::sh -c 'curl -u user:t0ken host'", ""),
+        ("other://t0ken/x", ""),
+        (None, ""),
+    ],
+)
+def test_where_a_checkout_comes_from_is_known_without_credentials(address: str, kept: str, tmp_path: Path) -> None:
+    committed(tmp_path / "checkout", a_txt="x")
+    if address is not None:
+        git_in(tmp_path / "checkout", "remote", "add", "origin", address)
+    _, facts = checkout_facts(tmp_path / "checkout")
+    assert facts is not None
+    assert facts.get("repository", "") == kept
 
 
 def test_a_clean_checkout_has_each_used_file_of_the_commit(checkout: Reprokit) -> None:
@@ -231,8 +254,7 @@ def test_a_checkout_whose_files_git_cannot_look_up_in_time_is_unknown(
     checkout: Reprokit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     facts = recorded(checkout)
-    of = git.checkout_of(checkout.directory)
-    assert of is not None
+    of = git.checkout_of(checkout.directory, checkout.directory)
     from reprokit.model.environment import EnvironmentFile
 
     listed = EnvironmentFile(code=facts["code"], files=facts["files"])

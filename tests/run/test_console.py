@@ -170,7 +170,7 @@ def test_nothing_is_kept_where_nobody_wants_it(reprokit: Reprokit) -> None:
     assert reprokit.run("show", "--stdout", "1").stderr.startswith("reprokit: nothing-kept: ")
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_of_much_text_the_first_and_the_last_part_are_kept(reprokit: Reprokit) -> None:
     one, other = pair(reprokit, "much")
     status, document = verify(reprokit, one, other)
@@ -261,6 +261,7 @@ print("loss 0.5", "loss 0.25", sep="\\n", flush=True)
 """
 
 
+@pytest.mark.slow
 def test_what_is_printed_while_memory_is_full_is_missed_and_the_rest_is_kept(reprokit: Reprokit) -> None:
     command = [COMMAND, "record", "-o", "1", "--", *python(MEMORY_IS_FULL)]
     subprocess.run(["sh", "-c", 'ulimit -v 400000; exec "$@"', "sh", *command], cwd=reprokit.directory, check=True)
@@ -297,7 +298,8 @@ def short_run(reprokit: Reprokit, case: str) -> str:
     return told
 
 
-@pytest.mark.parametrize("call", rest_slow(CALLS))
+@pytest.mark.slow
+@pytest.mark.parametrize("call", CALLS)
 def test_a_run_without_room_for_its_files_can_be_used(reprokit: Reprokit, call: str) -> None:
     told = short_run(reprokit, call)
     done = reprokit.run("verify", "1", "1")

@@ -23,8 +23,11 @@ pytestmark = [
 @pytest.mark.parametrize("kind", ["processes", "threads"])
 def test_tasks_draw_what_they_drew(reprokit: Reprokit, kind: str) -> None:
     command = [sys.executable, str(TRAININGS / "dask_draws.py"), kind]
-    recorded_and_replayed(reprokit, *command)
+    # In one process two threads shut the workers' pools, in either order: docs/limitations.md.
+    recorded_and_replayed(reprokit, *command, exact=kind == "processes")
     assert reprokit.run("verify", "recorded", "replayed1").returncode == 0
+    fidelity = [reprokit.facts(name)["fidelity"] for name in ("replayed0", "replayed1")]
+    assert [(each["moved"], each["derived"], each["live"]) for each in fidelity] == [(0, 0, 0)] * 2
 
 
 # Size estimates come with each message that is large; what the training draws follows from its own seed alone.

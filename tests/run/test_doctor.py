@@ -69,6 +69,7 @@ def test_what_only_some_runs_need_may_be_absent(tmp_path: Path) -> None:
     assert status == 2
 
 
+@pytest.mark.slow
 def test_an_isolated_python_is_recorded_without_the_agent(tmp_path: Path) -> None:
     directory = tools(tmp_path / "bin", "strace", "true") if shutil.which("strace") else tools(tmp_path / "bin", "true")
     python = directory / "python"
@@ -82,6 +83,7 @@ def test_an_isolated_python_is_recorded_without_the_agent(tmp_path: Path) -> Non
     assert status == (2 if "no" in {state for state, _ in lines.values()} else 0)
 
 
+@pytest.mark.slow
 def test_a_listener_that_is_there_already_is_said() -> None:
     if doctor()[1]["supervisor"][0] != "ok":
         pytest.skip("seccomp's user notification does not work here at all")

@@ -11,7 +11,7 @@ from tests.support import Reprokit, python, training_text
 CLIENT = training_text("ended_helpers.py")
 
 
-@pytest.mark.parametrize("clock", [(), ("--clock",)], ids=["plain", "clock"])
+@pytest.mark.parametrize("clock", [(), pytest.param(("--clock",), marks=pytest.mark.slow)], ids=["plain", "clock"])
 def test_a_helper_that_its_parent_ends_is_no_outcome(reprokit: Reprokit, clock: tuple[str, ...]) -> None:
     done = reprokit.run("record", *clock, "-o", "close", "--", *python(CLIENT), environment={"END": "close"})
     assert done.returncode == 0, done.stderr

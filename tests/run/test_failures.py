@@ -12,6 +12,7 @@ import pytest
 
 from reprokit.model.plan import Plan
 from reprokit.model.run import RunFile
+from reprokit.model.run_warning import RunWarning
 from reprokit.run.part import Closing
 from reprokit.run.parts.outputs import OutputsPart
 from reprokit.run.process import ExitStatus
@@ -62,7 +63,7 @@ def test_a_full_disk_is_a_warning_and_the_status_is_passed_on(reprokit: Reprokit
     if small_disk is not None:
         facts = reprokit.facts(run)
         assert (facts["status"], facts["exit_code"]) == ("finished", 9), "room for the end was kept"
-        assert any("the disk is full" in warning for warning in facts["warnings"])
+        assert "disk-full" in [warning["code"] for warning in facts["warnings"]]
         assert not (run / "reserve").exists()
 
 
@@ -99,8 +100,8 @@ def test_a_lack_of_memory_is_said(
     monkeypatch.setattr("reprokit.run.outputs.collect", fail)
     closing = Closing(plan, tmp_path, run, ExitStatus(exit_code=0))
     closing.attempt(lambda: OutputsPart(plan).finish(closing))
-    assert "MemoryError" in run.warnings
-    assert "reprokit: warning: MemoryError\n" in capsys.readouterr().err
+    assert RunWarning("MemoryError", "step-failed") in run.warnings
+    assert "reprokit: warning: MemoryError [step-failed]\n" in capsys.readouterr().err
 
 
 def test_a_limit_on_file_sizes_is_a_warning_and_the_status_is_passed_on(reprokit: Reprokit) -> None:

@@ -191,6 +191,7 @@ def test_a_program_with_clangs_sanitizer(options: list[str], reprokit: Reprokit)
     repeats(reprokit, program, "run", "env", "-i", program)
 
 
+@pytest.mark.slow
 def test_the_options_of_a_sanitizer_are_kept(reprokit: Reprokit) -> None:
     """And what it finds is found, with the same exit status."""
     program = compiled(reprokit.directory / "program", "gcc", "-fsanitize=address", "-w", source=MISTAKES)

@@ -20,6 +20,7 @@ def verified(reprokit: Reprokit, *runs: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_same_text_repeats_a_training_without_a_recording(reprokit: Reprokit) -> None:
     command = python(TRAINING)
     outputs = {}

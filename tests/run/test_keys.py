@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from reprokit.core.private_keys import holds_private_key
-from tests.support import Reprokit, python
+from tests.support import Reprokit, python, rest_slow
 
 NODE = "console.log(crypto.getRandomValues(new Uint8Array(16)).join(), crypto.randomUUID())"
 JAVA = """
@@ -39,7 +39,7 @@ def make_java(directory: Path) -> None:
     subprocess.run(["javac", "Keys.java"], cwd=directory, check=True)
 
 
-@pytest.mark.parametrize("program", MADE)
+@pytest.mark.parametrize("program", rest_slow(MADE))
 def test_a_replay_makes_other_keys(program: str, reprokit: Reprokit) -> None:
     require(program)
     if program == "java":

@@ -19,7 +19,7 @@ def recorded(reprokit: Reprokit) -> Reprokit:
     ("variables", "words"),
     [
         ({"FIRST": "1"}, ""),
-        ({"OTHER": "1"}, "stdout of process rank1: line 1 is 'rank 1 begins' in the left run and 'rank 1 loss"),
+        ({"OTHER": "1"}, "stdout of process rank1: only the right run printed line 1, 'rank 1 loss"),
         ({"FIRST": "1", "ENDS": "1"}, "stdout: absent against "),
     ],
     ids=["order", "lines", "launcher"],

@@ -17,9 +17,9 @@ import msgspec
 import pytest
 
 from reprokit.model.states import Uncovered
-from reprokit.run import agent_lines, go_programs, machine_code, modules
+from reprokit.run import agent_lines, machine_code, modules
 from reprokit.run import elf as elf_tables
-from tests.support import Reprokit, python
+from tests.support import Reprokit, python, rest_slow
 
 X86_64 = pytest.mark.skipif(platform.machine() != "x86_64", reason="RDRAND is an instruction of x86-64")
 
@@ -77,7 +77,7 @@ def names_in(file: BinaryIO) -> set[str]:
 
 
 @X86_64
-@pytest.mark.parametrize("level", ["-O0", "-O2", "-O3", "-Os"])
+@pytest.mark.parametrize("level", rest_slow(["-O2", "-O0", "-O3", "-Os"]))
 @pytest.mark.parametrize(("text", "name"), [(INTRINSIC, "RDRAND"), (SEED, "RDSEED"), (LOOP, "RDRAND")])
 def test_an_instruction_is_found(
     text: str, name: str, level: str, library: Callable[..., Path], tmp_path: Path
@@ -107,7 +107,9 @@ def test_the_same_bytes_by_chance_are_not(library: Callable[..., Path], tmp_path
 
 @X86_64
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="objdump says what is true")
-@pytest.mark.parametrize("name", ["libcrypto.so.3", "libstdc++.so.6", "libgcrypt.so.20", "libssl.so.3", "libc.so.6"])
+@pytest.mark.parametrize(
+    "name", rest_slow(["libcrypto.so.3", "libstdc++.so.6", "libgcrypt.so.20", "libssl.so.3", "libc.so.6"])
+)
 def test_found_is_what_a_disassembler_finds(name: str) -> None:
     listed = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
     paths = re.findall(rf"{re.escape(name)} .*x86-64.*=> (\S+)", listed)
@@ -146,6 +148,7 @@ def test_an_instruction_across_two_blocks_is_found_once(tmp_path: Path, monkeypa
             assert names_in(file) == {"RDRAND"}
 
 
+@pytest.mark.slow
 def test_damaged_modules_hold_nothing(tmp_path: Path) -> None:
     good = elf(62, b"\x48\x89\xd8" * 50 + b"\x48\x0f\xc7\xf2\x48\x11\xc0")
     path = tmp_path / "libdamaged.so"
@@ -221,7 +224,7 @@ def test_damaged_facts_of_go_are_none(tmp_path: Path) -> None:
             path.write_bytes(good[:position] + damage + good[position + 4 :])
             with open(path, "rb") as file:
                 head = elf_tables.header(file)
-                assert head is None or len(go_programs.release(file, head)) < 12
+                assert head is None or len(modules.release(file, head)) < 12
 
 
 # ---- the cache, the list ------------------------------------------------------------------------------------------
@@ -366,7 +369,7 @@ def test_hiding_rdrand_tells_openssl_and_the_run(reprokit: Reprokit) -> None:
     facts = reprokit.facts("hidden")
     assert facts["hide_rdrand"] is True
     refused = [one["text"] for one in facts["uncovered"] if one["option"] == "--hide-rdrand"]
-    assert [words for words in facts["warnings"] if words.startswith("--hide-rdrand")] == refused
+    assert [each["text"] for each in facts["warnings"] if each["text"].startswith("--hide-rdrand")] == refused
     assert reprokit.run("replay", "hidden").stdout == done.stdout
     chosen = reprokit.run("record", "--hide-rdrand", "--", *command, environment={"OPENSSL_ia32cap": ":0"})
     assert chosen.stdout == ":0\n"

@@ -86,6 +86,7 @@ def holds_a_secret(path: Path) -> bool:
     return SECRET.encode() in content or b"X-Amz-" in content or b"AWS4-HMAC" in content
 
 
+@pytest.mark.slow
 def test_an_object_that_was_overwritten_is_named(reprokit: Reprokit, object_store: ObjectStore, bucket: str) -> None:
     training = command(reprokit, "boto3", bucket)
     assert reprokit.run("record", "-o", "run", "--", *training, environment=object_store.environment).returncode == 0
@@ -126,6 +127,7 @@ def test_the_recorded_versions_can_be_read_again(
     assert reprokit.run("verify", "run", "again").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_store_that_does_not_answer_delays_no_replay_for_long(
     reprokit: Reprokit, object_store: ObjectStore, bucket: str
 ) -> None:

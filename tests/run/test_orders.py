@@ -32,10 +32,11 @@ def bare_runs_differ(command: list[str]) -> bool:
     return any(subprocess.check_output(command) != first for _ in range(3))
 
 
-def test_queues_of_threads(reprokit: Reprokit) -> None:
-    command = [sys.executable, str(reprokit.script("train.py", training_text("ordered_queues.py"))), "torch"]
-    assert bare_runs_differ(command[:-1])
-    orders = recorded_and_replayed(reprokit, *command)
+@pytest.mark.parametrize("beside", rest_slow(["", "torch"]))
+def test_queues_of_threads(reprokit: Reprokit, beside: str) -> None:
+    command = [sys.executable, str(reprokit.script("train.py", training_text("ordered_queues.py")))]
+    assert bare_runs_differ(command)
+    orders = recorded_and_replayed(reprokit, *command, *filter(None, [beside]))
     assert int(orders.split()[2].replace(",", "")) > 1200
     for name in "recorded", "replayed0":
         assert (reprokit.directory / name / "orders.jsonl").exists() is (name != "recorded")
@@ -50,14 +51,11 @@ def test_queues_of_threads(reprokit: Reprokit) -> None:
     "script",
     [
         "ordered_futures.py",
-        "ordered_loops.py",
-        "ordered_timers.py",
         "ordered_locks.py",
-        "ordered_events.py",
-        "ordered_imports.py",
-        "ordered_callbacks.py",
-        pytest.param("ordered_programs.py", marks=pytest.mark.slow),
-        pytest.param("ordered_loader.py", marks=pytest.mark.slow),
+        *(
+            pytest.param(f"ordered_{name}.py", marks=pytest.mark.slow)
+            for name in ("loops", "timers", "events", "imports", "callbacks", "programs", "loader")
+        ),
         pytest.param("ordered_joblib.py", marks=pytest.mark.extended),
     ],
 )
@@ -68,6 +66,7 @@ def test_results_of_tasks(reprokit: Reprokit, script: str) -> None:
     recorded_and_replayed(reprokit, *command)
 
 
+@pytest.mark.slow
 def test_loops_that_are_nested_or_never_rest_go_on(reprokit: Reprokit) -> None:
     script = str(reprokit.script("train.py", training_text("ordered_nested.py")))
     assert subprocess.check_output([sys.executable, script], text=True) == "1 2\n100\n"
@@ -162,6 +161,7 @@ def test_the_sum_of_waits_is_bounded(reprokit: Reprokit, what: str, total: int) 
     assert " moved" in replayed.stderr.partition("reprokit: orders: ")[2]
 
 
+@pytest.mark.slow
 def test_altered_orders_stop_a_replay_unless_it_is_forced(reprokit: Reprokit) -> None:
     script = str(reprokit.script("train.py", training_text("ordered_queues.py")))
     for name in "recorded", "other":

@@ -13,7 +13,7 @@ import pytest
 
 from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.run import output_places, outputs
-from tests.support import Reprokit, python
+from tests.support import Reprokit, python, rest_slow
 
 
 def collect(run: Path, here: Path, *written: Path, interrupted: bool = False) -> OutputsFile:
@@ -88,7 +88,7 @@ def test_only_results_are_kept(run: Path, here: Path, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("link", "others_before"), [("runs/checkpoints", 0), ("checkpoints", 10_000)])
+@pytest.mark.parametrize(("link", "others_before"), rest_slow([("runs/checkpoints", 0), ("checkpoints", 10_000)]))
 def test_what_is_written_by_a_link_to_a_temporary_place_is_a_result(
     run: Path, here: Path, link: str, others_before: int
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from tests.support import COMMAND
 SUPPORTED = ("3.10", "3.11", "3.12", "3.13", "3.14")
 ROOT = Path(__file__).parent.parent.parent
 SOURCES = (
-    *("setup.py", "pyproject.toml", "CMakeLists.txt", "MANIFEST.in", "README.md", "LICENSE"),
+    *("setup.py", "pyproject.toml", "CMakeLists.txt", "MANIFEST.in", "README.md", "LICENSE", "docs/errors.md"),
     *("completions", "native", "profiles", "reprokit"),
 )
 
@@ -37,6 +38,7 @@ def clean_clone(directory: Path) -> Path:
             ignored = shutil.ignore_patterns("__pycache__", "_shim", *(["profiles"] if name == "reprokit" else []))
             shutil.copytree(source, place / name, ignore=ignored)
         else:
+            (place / name).parent.mkdir(exist_ok=True)
             shutil.copy(source, place / name)
     return place
 
@@ -46,9 +48,9 @@ def checkout(tmp_path: Path) -> Path:
     return clean_clone(tmp_path)
 
 
-def build_wheel(checkout: Path, directory: Path) -> Path:
+def build_wheel(checkout: Path, directory: Path, **variables: str) -> Path:
     command = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "-q", "-w", str(directory)]
-    subprocess.run([*command, str(checkout)], check=True, capture_output=True)
+    subprocess.run([*command, str(checkout)], check=True, capture_output=True, env={**os.environ, **variables})
     (wheel,) = directory.glob("*.whl")
     return wheel
 
@@ -233,3 +235,23 @@ def test_a_source_distribution_is_complete(tmp_path: Path) -> None:
     with tarfile.open(archive) as packed:
         held = {name.partition("/")[2] for name in packed.getnames()}
     assert names - held == set()
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(("machine", "number"), [("x86_64", 62), ("aarch64", 183)])
+def test_wheels_are_for_old_releases_of_glibc(machine: str, number: int, checkout: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ziglang", reason="the compiler that make wheel installs is not installed")
+    if not shutil.which("objdump"):
+        pytest.skip("there is no objdump to read symbols with")
+    wheel = build_wheel(checkout, tmp_path, REPROKIT_TARGET=machine)
+    assert wheel.name.endswith(f"-py3-none-linux_{machine}.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        libraries = [name for name in archive.namelist() if name.endswith(".so")]
+        archive.extractall(tmp_path / "content", libraries)
+    assert len(libraries) == 6
+    for name in libraries:
+        path = tmp_path / "content" / name
+        assert int.from_bytes(path.read_bytes()[18:20], "little") == number  # e_machine of its ELF header
+        symbols = subprocess.run(["objdump", "-T", str(path)], capture_output=True, text=True, check=True).stdout
+        versions = {tuple(map(int, found.split("."))) for found in re.findall(r"GLIBC_([\d.]+)", symbols)}
+        assert max(versions, default=(0,)) <= (2, 17), name

@@ -16,7 +16,7 @@ from reprokit.patches import CATALOGUE, Takes, find, matters, select
 from reprokit.run.command import Command
 from reprokit.run.run_patches import installed
 from tests.run import patch_table
-from tests.support import Reprokit, python
+from tests.support import Reprokit, python, rest_slow
 
 TRAININGS = Path(__file__).parent.parent / "trainings"
 SHOW = "import os; print(*(os.environ.get(name) for name in ('MKL_CBWR', 'NCCL_ALGO', 'XLA_FLAGS')))"
@@ -186,6 +186,7 @@ def test_a_refused_option_leaves_no_run(reprokit: Reprokit, words: str, slug: st
     assert not (reprokit.directory / "one").exists()
 
 
+@pytest.mark.slow
 def test_the_interpreter_is_found_behind_scripts_and_env(reprokit: Reprokit) -> None:
     environment = distributions(reprokit.directory, tensorflow="1.15.5")
     reprokit.script("train", f"#!{sys.executable}\nprint('trained')\n")
@@ -286,7 +287,7 @@ def data_runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple
 
 @pytest.mark.tensorflow
 @pytest.mark.slow
-@pytest.mark.parametrize("patches", ["none", "tf-data", pytest.param("tf-threads", marks=pytest.mark.extended)])
+@pytest.mark.parametrize("patches", rest_slow(["tf-data"], extended=["none", "tf-threads"]))
 def test_a_random_parallel_map_and_a_float_bincount(data_runs: Callable[[str], tuple[int, int]], patches: str) -> None:
     drawn, counted = data_runs(patches)
     if patches != "tf-threads":  # which may help, or not
@@ -294,6 +295,7 @@ def test_a_random_parallel_map_and_a_float_bincount(data_runs: Callable[[str], t
     assert (counted == 1) == (patches == "tf-threads")
 
 
+@pytest.mark.slow
 def test_a_seed_reaches_generators_that_are_given_none(reprokit: Reprokit) -> None:
     drawn = []
     for value in ("1", "1", "2"):

@@ -16,9 +16,8 @@ import msgspec
 import pytest
 
 from reprokit.agent.surroundings.compute_settings import VARIABLES
-from reprokit.run import capabilities
-from reprokit.run.capabilities import Processor
-from reprokit.run.compute_facts import ComputeFacts
+from reprokit.run import compute_pins
+from reprokit.run.compute_pins import ComputeFacts, Processor
 from reprokit.run.host import cpu_facts
 from reprokit.run_files import rundir
 from reprokit.run_files.variables import is_kept
@@ -178,6 +177,7 @@ def test_a_greater_processor_cannot_be_imitated(reprokit: Reprokit) -> None:
     assert pinned(reprokit.facts()) == {}
 
 
+@pytest.mark.slow
 def test_facts_from_elsewhere_are_not_trusted(reprokit: Reprokit) -> None:
     reprokit.run("record", "-o", "one", "--", "true")
     path = reprokit.directory / "one" / "metrics.jsonl"
@@ -217,7 +217,7 @@ ZEN = Processor("AMD EPYC", HASWELL.flags)
 
 def told(**libraries: dict[str, Any]) -> ComputeFacts:
     """What a process would have told of its libraries."""
-    from reprokit.run.compute_facts import _ComputeLine
+    from reprokit.run.compute_pins import _ComputeLine
 
     return ComputeFacts(
         [_ComputeLine(p="0", name=name, library=name, facts=facts) for name, facts in libraries.items()]
@@ -229,20 +229,20 @@ def test_libraries_are_told_to_take_the_lesser_code() -> None:
     libraries = told(
         torch={"capability": "AVX2"}, numpy=numpy, openblas={"core": "Haswell"}, mkl={"threads": 4}, tensorflow={}
     )
-    assert dict(capabilities.variables(HASWELL, SKYLAKE, libraries)) == {
+    assert dict(compute_pins.variables(HASWELL, SKYLAKE, libraries)) == {
         "ATEN_CPU_CAPABILITY": "avx2",
         "ONEDNN_MAX_CPU_ISA": "AVX2",
         "MKL_ENABLE_INSTRUCTIONS": "AVX2",
         "NPY_DISABLE_CPU_FEATURES": "AVX512_SKX",
         "OPENBLAS_CORETYPE": "Haswell",
     }
-    assert list(capabilities.not_possible(HASWELL, SKYLAKE, libraries)) == []
+    assert list(compute_pins.not_possible(HASWELL, SKYLAKE, libraries)) == []
 
 
 def test_no_library_is_told_to_take_what_would_kill_it() -> None:
     libraries = told(torch={"capability": "AVX512"}, openblas={"core": "SkylakeX"}, mkl={"threads": 4})
-    assert dict(capabilities.variables(SKYLAKE, ZEN, libraries)) == {}
-    assert list(capabilities.not_possible(SKYLAKE, ZEN, libraries)) == [
+    assert dict(compute_pins.variables(SKYLAKE, ZEN, libraries)) == {}
+    assert list(compute_pins.not_possible(SKYLAKE, ZEN, libraries)) == [
         "recorded with AVX512, this processor has AVX2: results will differ",
         "OpenBLAS computed by its code for SkylakeX, which this processor cannot be told to take",
         "MKL chooses its code by the processor's maker too: Intel recorded, AMD now: results can differ",
@@ -250,7 +250,7 @@ def test_no_library_is_told_to_take_what_would_kill_it() -> None:
 
 
 def test_the_c_library_is_told_what_its_mathematics_did_without() -> None:
-    variables = dict(capabilities.variables(OLD, HASWELL, told()))
+    variables = dict(compute_pins.variables(OLD, HASWELL, told()))
     assert variables["GLIBC_TUNABLES"].split(",")[:2] == ["glibc.cpu.hwcaps=-FMA", "-FMA_Usable"]
     assert HASWELL.chooses_like(HASWELL)
     assert not HASWELL.chooses_like(ZEN)

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support import COMMAND, LIMIT, Reprokit, training_text
 
 MIB = 1 << 20
@@ -40,6 +42,7 @@ def record(reprokit: Reprokit, run: str, content: bytes, block: int) -> str:
     return done.stderr
 
 
+@pytest.mark.slow
 def test_what_pipes_gave_is_compared_by_mib(reprokit: Reprokit) -> None:
     content = bytes(range(251)) * (3 * MIB // 251)
     other = bytearray(content)

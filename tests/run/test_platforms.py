@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.interpreters import ROOT, interpreter
-from tests.support import training_text
+from tests.support import rest_slow, training_text
 
 # Another platform as far as Python code can tell: its name, and what its standard library lacks.
 ELSEWHERE = training_text("other_platforms.py")
@@ -35,7 +35,7 @@ def test_the_rest_of_the_command_line_is_there(kind: str) -> None:
     assert done.stderr.startswith("reprokit: run-not-found: ")
 
 
-@pytest.mark.parametrize("kind", ["windows", "macos", "musl"])
+@pytest.mark.parametrize("kind", rest_slow(["windows", "macos", "musl"]))
 def test_doctor_says_what_is_missing(kind: str) -> None:
     done = run(kind, "doctor")
     assert done.returncode == 2

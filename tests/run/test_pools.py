@@ -15,18 +15,17 @@ from tests.support import Reprokit
 TRAINING = str(Path(__file__).parent.parent / "trainings" / "pool_tasks.py")
 KINDS = [
     ("mapped", "fork"),
-    ("processes", "spawn"),
     ("threads", "fork"),
     *(
         pytest.param(*kind.split(), marks=pytest.mark.slow)
         for kind in (
+            "processes spawn",
             "unordered fork",
             "renewed fork",
             "died fork",
             "processes forkserver",
             "broken fork",
             "thread_pool fork",
-            "joblib loky",
         )
     ),
     *(
@@ -35,6 +34,7 @@ KINDS = [
             ("mapped", "spawn"),
             ("processes", "fork"),
             ("broken", "spawn"),
+            ("joblib", "loky"),
             ("joblib", "threading"),
             ("joblib", "multiprocessing"),
             ("search", ""),  # GridSearchCV and cross_val_score

@@ -86,6 +86,7 @@ HANDED_OUT = {
     *(
         "RUN/trail/HASH.PID.new",
         "RUN/pending/PID-0",
+        "RUN/numbers/HASH-0.numbers",
         "RUN/console/HASH-0.console",
         "RUN/evaluation/HASH-0.npy",
         "/proc/PID/mem",
@@ -177,6 +178,7 @@ for first in (False, True):
 """
 
 
+@pytest.mark.slow
 @needs_root
 def test_a_forked_process_that_becomes_another_user_reaches_nothing_of_the_pool_but_its_slot(
     reprokit: Reprokit,
@@ -190,7 +192,13 @@ def test_a_forked_process_that_becomes_another_user_reaches_nothing_of_the_pool_
 
 
 @needs_root
-@pytest.mark.parametrize("command", [("setpriv", f"--reuid={NOBODY}", "--clear-groups", *ASK), python(INSIDE)])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("setpriv", f"--reuid={NOBODY}", "--clear-groups", *ASK),
+        pytest.param(python(INSIDE), marks=pytest.mark.slow),
+    ],
+)
 def test_a_container_whose_root_may_not_look_into_others_memory(command: Sequence[str], reprokit: Reprokit) -> None:
     """As Docker starts one: the shim's requests are numbers, which the supervisor need not read from its memory."""
     if not may_drop_rights():
@@ -346,6 +354,7 @@ def test_a_program_that_the_supervisor_may_not_look_into_is_named(reprokit: Repr
     assert reprokit.facts()["out_of_reach"] == [{"identity": "0+", "reason": "unseen"}]
 
 
+@pytest.mark.slow
 @needs_namespaces
 def test_a_gate_without_a_supervisor_does_not_pass_what_it_did_not_record(reprokit: Reprokit) -> None:
     program = str(reprokit.directory / "supervised")

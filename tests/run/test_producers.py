@@ -35,6 +35,7 @@ def test_producers(reprokit: Reprokit, monkeypatch: pytest.MonkeyPatch, kind: st
     assert not list(reprokit.directory.glob("re*/turns"))
 
 
+@pytest.mark.slow
 def test_what_managers_make_is_used_as_without_a_recording(reprokit: Reprokit) -> None:
     command = [sys.executable, str(Path(TRAINING).with_name("manager_kinds.py"))]
     bare = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -60,6 +61,7 @@ def test_memory_without_a_lock_is_named(reprokit: Reprokit) -> None:
     assert named in reprokit.run("verify", "recorded", f"replayed{other}").stdout.partition("likely cause")[2]
 
 
+@pytest.mark.slow
 def test_arrays_and_values_without_a_lock_are_named(reprokit: Reprokit) -> None:
     training = Path(TRAINING).with_name("shared_without_a_lock.py")
     profiled = reprokit.run("profile", "-o", "profiled", "--", sys.executable, str(training))

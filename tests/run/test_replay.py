@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from reprokit.core.difference import Difference, Verdict, group
 from reprokit.run_files import rundir
+from reprokit.verify.verdict import still_that_training
 from tests.support import COMMAND, Reprokit, python, rest_slow, rewrite_environment, training_text, wait_until
 
 
@@ -158,7 +160,7 @@ def test_a_replay_is_not_replayed(recorded: Reprokit) -> None:
     done = recorded.run("replay", "again")
     assert done.returncode == 125
     expected = f"again is itself a replay; replay what it replayed: {recorded.directory / 'run'}"
-    assert done.stderr == f"reprokit: not-replayable: {expected} (docs/errors.md#not-replayable)\n"
+    assert done.stderr == f"reprokit: not-replayable: {expected} (reprokit help not-replayable)\n"
 
 
 def test_the_recording_is_never_overwritten_by_its_replay(recorded: Reprokit) -> None:
@@ -230,10 +232,10 @@ def test_a_strict_replay_that_was_stopped_ends_its_command(recorded: Reprokit) -
     stop = 'cd "$REPROKIT_RUN"; echo "getrandom(16) by 0/m was not recorded" > new; mv new stopped; exec sleep 100'
     done = recorded.run("replay", "run", "--policy", "strict", "-o", "strict", "--", "sh", "-c", stop)
     assert done.returncode == 125
-    page = "docs/errors.md#replay-stopped"
+    page = "reprokit help replay-stopped"
     assert done.stderr.splitlines()[-1] == f"reprokit: replay-stopped: getrandom(16) by 0/m was not recorded ({page})"
     assert recorded.facts("strict")["signal"] == "SIGTERM"
-    assert any("the strict replay was stopped: " in words for words in recorded.facts("strict")["warnings"])
+    assert any("the strict replay was stopped: " in each["text"] for each in recorded.facts("strict")["warnings"])
 
 
 def test_a_checkout_below_a_path_with_spaces_works(reprokit: Reprokit) -> None:
@@ -298,7 +300,7 @@ def test_a_training_that_outlives_its_launcher_is_being_written(reprokit: Reprok
     wait_until(lambda: "did not come to its end" in reprokit.run("show", "run").stdout, "the training's end")
 
 
-@pytest.mark.parametrize("training", rest_slow(["ordered_by_address.py", "pytorch_by_address.py"]))
+@pytest.mark.parametrize("training", rest_slow(["ordered_by_address.py"], extended=["pytorch_by_address.py"]))
 def test_addresses_do_not_depend_on_what_the_recording_left_beside_the_script(
     reprokit: Reprokit, training: str
 ) -> None:
@@ -317,3 +319,49 @@ def test_addresses_do_not_depend_on_what_the_recording_left_beside_the_script(
     for number in range(3):
         replayed = reprokit.run("replay", "recorded", "-o", f"replayed{number}")
         assert replayed.stdout == recorded.stdout != ""
+
+
+SAME = "the same training: 5 of 5 steps of the trail"
+
+
+def said_of(reprokit: Reprokit, *edits: tuple[str, str]) -> list[str]:
+    """What the replay of each edit of the recorded loop says of its training."""
+    script, text = reprokit.directory / "train.py", training_text("pytorch_short_loop.py")
+    script.write_text(text)
+    assert reprokit.run("record", "-o", "run", "--", sys.executable, "train.py").returncode == 0
+    found = []
+    for replaced, by in edits:
+        script.write_text(text.replace(replaced, by))
+        lines = reprokit.run("replay", "run").stderr.splitlines()
+        found.append(next((line.removeprefix("reprokit: ") for line in lines if " training: " in line), ""))
+    return found
+
+
+@pytest.mark.torch
+def test_the_replay_of_an_edited_script_says_that_it_is_still_that_training(reprokit: Reprokit) -> None:
+    more, unchanged = said_of(reprokit, ("print(", 'print("weight", weight.tolist())\nprint('), ("", ""))
+    assert more == f"{SAME}; the script printed 1 line more"
+    assert unchanged == ""
+
+
+@pytest.mark.parametrize(
+    ("every", "known", "words"),
+    [
+        (1, ["gradients", "parameters"], "the same training: 100 of 100 steps of the trail"),
+        (16, ["parameters"], "the same training in the steps that its trail has, one in 16 of 100"),
+        (1, ["loss"], "the same training: 100 of 100 steps of the trail, which lacks parameters"),
+    ],
+)
+def test_no_more_is_said_of_a_changed_replay_than_its_trail_has(every: int, known: list[str], words: str) -> None:
+    leaf = Difference("trail", Verdict.IDENTICAL, figures={"steps": [100, 100], "known": known, "every": every})
+    assert still_that_training(group("trail", (leaf,)), group("console", ())) == words
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_the_replay_of_an_edited_script_says_what_it_is_not(reprokit: Reprokit) -> None:
+    otherwise, fewer, other = said_of(reprokit, ('"loss"', '"a loss"'), ("range(5)", "range(4)"), ("0.1)", "0.2)"))
+    assert otherwise.startswith(f"{SAME}; it printed otherwise: stdout: line 1 is 'loss ")
+    no_longer = "no longer the recorded training"
+    assert fewer.startswith(f"{no_longer}: steps of optimizer#0 of process 0: identical for 4 steps, then the right ")
+    assert other.startswith(f"{no_longer}: parameters of optimizer#0 of process 0: at step 0")

@@ -19,6 +19,7 @@ from tests.support import Reprokit, python, training_text
 SCRIPT = training_text("seeded_children.py")
 
 
+@pytest.mark.slow
 def test_seeds_in_children_and_threads(reprokit: Reprokit) -> None:
     script = str(reprokit.script("train.py", SCRIPT))
     recorded = reprokit.run("record", "--no-calendar", "-o", "recorded", "--", sys.executable, script)
@@ -65,6 +66,7 @@ def test_a_cross_validation_in_worker_processes(reprokit: Reprokit, n_replayed: 
         assert replayed.stdout == recorded.stdout != ""
 
 
+@pytest.mark.slow
 def test_a_pool_whose_workers_take_tasks_as_they_come(reprokit: Reprokit) -> None:
     script = """
 import multiprocessing, random, time

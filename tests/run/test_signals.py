@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import COMMAND, LIMIT, Reprokit, python, wait_until
+from tests.support import COMMAND, LIMIT, Reprokit, python, rest_slow, wait_until
 
 # Saves on a signal, which takes as long as the test likes: until the file "go" is there.
 SAVING = """
@@ -51,7 +51,7 @@ sys.exit(17)
 """
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT"])
+@pytest.mark.parametrize("name", rest_slow(["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT"]))
 def test_a_signal_sent_to_reprokit_reaches_a_training_that_takes_its_time(reprokit: Reprokit, name: str) -> None:
     process = reprokit.start("record", "--", *python(SAVING), name)
     wait_until((reprokit.directory / "ready").exists, "the training")
@@ -66,7 +66,7 @@ def test_a_signal_sent_to_reprokit_reaches_a_training_that_takes_its_time(reprok
     assert reprokit.facts()["status"] == "finished"
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"])
+@pytest.mark.parametrize("name", rest_slow(["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"]))
 def test_a_signal_sent_to_the_whole_group_reaches_the_training_once(reprokit: Reprokit, name: str) -> None:
     code = COUNTING.replace("SIGINT", name)
     process = reprokit.start("record", "--", *python(code), start_new_session=True)

@@ -23,7 +23,7 @@ from reprokit.run.replay_plan import replay_plan
 from reprokit.run.starting_files import started_from
 from reprokit.run_files import names, rundir
 from reprokit.run_files.rundir import RunDirectory
-from tests.support import COMMAND, Reprokit, wait_until
+from tests.support import COMMAND, Reprokit, rest_slow, wait_until
 
 CONNECT = f"{sys.executable} -c \"import sqlite3; c = sqlite3.connect('s.db')"
 TABLE = f"{CONNECT}; c.execute('create table t(a)'); c.commit()\""
@@ -374,7 +374,7 @@ def in_a_process(action: Callable[[], object]) -> int:
     return os.waitpid(child, 0)[1]
 
 
-@pytest.mark.parametrize("start", [ReplayStart.FOUND, ReplayStart.FOUND_AND_BACK])
+@pytest.mark.parametrize("start", rest_slow([ReplayStart.FOUND, ReplayStart.FOUND_AND_BACK]))
 def test_a_kill_at_any_moment_loses_nothing(
     reprokit: Reprokit, monkeypatch: pytest.MonkeyPatch, start: ReplayStart
 ) -> None:
@@ -416,6 +416,7 @@ def test_a_kill_at_any_moment_loses_nothing(
     assert not list(reprokit.directory.glob(".reprokit/*"))
 
 
+@pytest.mark.slow
 def test_two_replays_at_once_lose_nothing(reprokit: Reprokit) -> None:
     recorded(reprokit, "", "while [ -e wait ]; do sleep 0.1; done; echo 1 > out; mkdir made && echo 1 > made/x")
     before = files(reprokit.directory)

@@ -85,7 +85,7 @@ def test_forgotten_dashes_are_pointed_out(reprokit: Reprokit) -> None:
     done = reprokit.run("record", "-o", "x", "python", "my train.py", "-v")
     assert done.returncode == 125
     expected = "put -- before the command to run: reprokit record -o x -- python 'my train.py' -v"
-    assert done.stderr == f"reprokit: dashes-missing: {expected} (docs/errors.md#dashes-missing)\n"
+    assert done.stderr == f"reprokit: dashes-missing: {expected} (reprokit help dashes-missing)\n"
 
 
 def test_dashes_of_the_command_are_its_own(reprokit: Reprokit) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+import pytest
+
 from tests.support import Reprokit
 
 SCRIPT = """
@@ -21,6 +23,7 @@ for number, name in enumerate([f"judge-{os.getpid()}-0", f"judge-{os.getpid()}-1
 """
 
 
+@pytest.mark.slow
 def test_names_of_threads_that_do_not_repeat_name_no_series(reprokit: Reprokit) -> None:
     command = [sys.executable, str(reprokit.script("train.py", SCRIPT))]
     for options in ([], ["--no-orders"]):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.interpreters import available
-from tests.support import Reprokit, training_text
+from tests.support import Reprokit, rest_slow, training_text
 
 CERTIFICATE = Path(__file__).with_name("localhost.pem")  # with its key, of nobody and for nothing but this test
 TRAINING = training_text("tls_handshakes.py")
@@ -32,10 +32,10 @@ def has_tls(python: str) -> bool:
 
 
 OLDEST, *_, NEWEST = available()
-PYTHONS = {OLDEST: available()[OLDEST], NEWEST: available()[NEWEST], "own": sys.executable}
+PYTHONS = {"own": sys.executable, OLDEST: available()[OLDEST], NEWEST: available()[NEWEST]}
 
 
-@pytest.mark.parametrize("python", PYTHONS.values(), ids=PYTHONS.keys())
+@pytest.mark.parametrize("python", rest_slow(PYTHONS.values()), ids=PYTHONS.keys())
 def test_handshakes_are_fresh_and_the_training_repeats(python: str, reprokit: Reprokit) -> None:
     if not has_tls(python):
         pytest.skip("this Python was built without OpenSSL")

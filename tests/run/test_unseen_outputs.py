@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from reprokit.run import changed_files, outputs
-from reprokit.run.changed_files import ChangeSearch
+from reprokit.run import outputs
+from reprokit.run.outputs import ChangeSearch
 from reprokit.run_files import names, rundir
 from reprokit.run_files.rundir import RunDirectory
 from tests.support import COMMAND, Reprokit, python
@@ -195,7 +195,7 @@ def test_a_file_that_grows_while_it_is_read_is_not_compared(reprokit: Reprokit) 
     assert (file["digest"], file["note"]) == ("", "it changed while it was read")
 
 
-def search(directory: Path, start: int) -> changed_files.ChangedFiles:
+def search(directory: Path, start: int) -> outputs.ChangedFiles:
     return ChangeSearch(start, lambda path: not path.endswith("left-out"), lambda: False).run([str(directory)], [])
 
 
@@ -215,8 +215,8 @@ def test_a_search_is_bounded_and_looks_first_where_something_was_created(
     whole = search(tmp_path, start)
     assert whole.files == {str(tmp_path / name) for name in ("data/7/x", "z/deep/probe")}
     assert whole.cut == ""
-    monkeypatch.setattr(changed_files, "OFTEN", 1)
-    monkeypatch.setattr(changed_files, "MAX_LOOKED_AT", 26)
+    monkeypatch.setattr(outputs, "OFTEN", 1)
+    monkeypatch.setattr(outputs, "MAX_LOOKED_AT", 26)
     cut = search(tmp_path, start)
     assert cut.files == {str(tmp_path / "z" / "deep" / "probe")}
     assert cut.cut.startswith(str(tmp_path / "data"))
@@ -228,8 +228,8 @@ def test_that_not_all_was_looked_at_is_said(reprokit: Reprokit, monkeypatch: pyt
     (run / "plan.json").touch()
     (reprokit.directory / "data").mkdir()
     (reprokit.directory / "data" / "x").touch()
-    monkeypatch.setattr(changed_files, "OFTEN", 1)
-    monkeypatch.setattr(changed_files, "MAX_LOOKED_AT", 0)
+    monkeypatch.setattr(outputs, "OFTEN", 1)
+    monkeypatch.setattr(outputs, "MAX_LOOKED_AT", 0)
     found = outputs.collect(run, reprokit.directory, lambda: False)
     assert found.cut == "."
     assert "not all files below . were looked at" in found.not_compared[0]

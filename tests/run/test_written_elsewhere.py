@@ -21,7 +21,7 @@ from reprokit.run.output_places import PlaceNames
 from reprokit.run_files import names
 from reprokit.verify.runs import compare
 from reprokit.verify.verdict import verdict_line
-from tests.support import Reprokit, python
+from tests.support import Reprokit, python, rest_slow
 
 # A saver that the training does not wait for, as asynchronous checkpoints have.
 SAVES_LATER = """
@@ -151,7 +151,7 @@ open("w.bin", "w").write(open("{0}").read())
 """
 
 
-@pytest.mark.parametrize("name", [".cache/s.db", ".keras/state", "__pycache__/state", ".git/state"])
+@pytest.mark.parametrize("name", rest_slow([".cache/s.db", ".keras/state", "__pycache__/state", ".git/state"]))
 def test_state_in_a_hidden_place_makes_a_gate_red(reprokit: Reprokit, name: str) -> None:
     reprokit.script("train.py", KEEPS_STATE.format(name))
     for message in (f"replay-1 read {name}, which recording-1 wrote", f"recording-1 read {name}, which an earlier"):

@@ -37,6 +37,7 @@ def example(reprokit: Reprokit, name: str, *arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.extended
 def test_rare_classes_are_found(reprokit: Reprokit) -> None:
     asked(reprokit, ["imbalanced_digits.py"], "labels,predictions", "--mode", "train,eval")
     _, *lines = example(reprokit, "class_imbalance.py", "run")

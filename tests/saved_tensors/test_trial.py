@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 import reprokit as product
-from reprokit.core.errors import NothingSaved, ReprokitError, TensorUnavailable
+from reprokit.core.errors import BadRule, NothingSaved, ReprokitError, TensorUnavailable
 from reprokit.model.run import FINISHED, RUNNING
-from reprokit.saved_tensors.step_states import (
+from reprokit.saved_tensors.trial import (
     InvalidWorker,
     NoMoreData,
     StepAvailability,
@@ -62,6 +62,83 @@ def test_names_are_found_by_collection_expression_step_and_mode(run: Path) -> No
     assert trial.modes() == ["train", "eval"]
     assert trial.workers() == ["0"]
     assert trial.loaded_all_steps
+
+
+def test_an_expression_and_a_collection_narrow_the_names_together(run: Path) -> None:
+    trial = product.trial(run)
+    assert trial.tensor_names(regex="weight", collection="weights") == ["fc.weight"]
+    assert trial.tensor_names(regex="Loss", collection="weights") == []
+    assert trial.tensor_names(regex=["Loss", "gradient"]) == ["Loss_output_0", "gradient/fc.weight"]
+
+
+def test_a_trial_has_a_name_and_a_range_of_steps(run: Path) -> None:
+    trial = product.trial(run, name="first", range_steps=(2, 4))
+    assert (trial.name, trial.steps(), trial.tensor("fc.weight").steps()) == ("first", [2], [2])
+    assert product.trial(run, range_steps=(1, None)).steps() == [2, 4]
+    with pytest.raises(TensorUnavailable, match="range_steps='now' is not"):
+        product.trial(run, range_steps="now")  # type: ignore[arg-type]
+
+
+def test_a_step_without_a_mode_is_one_of_the_mode_that_counts(run: Path) -> None:
+    trial = product.trial(run)
+    assert (trial.mode(global_step=4), trial.mode_step(global_step=4)) == ("train", 4)
+    assert trial.global_step(mode="eval", mode_step=4) == 4
+    with pytest.raises(StepUnavailable):
+        trial.mode(3)
+    with pytest.raises(NoMoreData):
+        trial.mode_step(9)
+    with pytest.raises(TensorUnavailable):
+        trial.global_step("eval", 2)
+
+
+def test_workers_have_the_names_that_sagemaker_debugger_gives_them(tmp_path: Path) -> None:
+    run = run_directory(tmp_path / "run")
+    for number, rank in enumerate(("1", "0", "10")):
+        writer = TensorWriter(run, key=f"0123456789abcdef-{number + 1}", rank=rank)
+        writer.save(0, {"w": WEIGHT + int(rank)})
+        writer.pass_step(0)
+        writer.end()
+    weight = product.trial(run).tensor("w")
+    assert [weight.value(0, worker=f"worker_{rank}")[0, 0] for rank in (0, 1, 10)] == [0, 1, 10]
+    with pytest.raises(InvalidWorker, match="not 'worker_7'"):
+        weight.value(0, worker="worker_7")
+
+
+def test_a_trial_stays_as_it_is_while_it_is_asked_not_to_refresh(tmp_path: Path) -> None:
+    run = run_directory(tmp_path / "run", status=RUNNING, host="elsewhere")
+    writer = TensorWriter(run)
+    writer.save(0, {"w": WEIGHT})
+    writer.pass_step(0)
+    trial = product.trial(run)
+    with product.no_refresh(trial):
+        writer.save(1, {"w": WEIGHT})
+        writer.pass_step(1)
+        assert trial.steps() == [0]
+    assert trial.steps() == [0, 1]
+
+
+class LargeWeight:
+    """A rule as SageMaker Debugger's users write it."""
+
+    def __init__(self, base_trial: object, threshold: float) -> None:
+        self.base_trial, self.threshold = base_trial, threshold
+        self.asked: list[int] = []
+
+    def invoke_at_step(self, step: int) -> bool:
+        self.asked.append(step)
+        weight = self.base_trial.tensor("fc.weight")  # type: ignore[attr-defined]
+        return bool(weight.reduction_value(step, "max") > self.threshold)
+
+
+def test_a_rule_of_ones_own_is_invoked_for_some_steps(run: Path) -> None:
+    rule = LargeWeight(product.trial(run), 8.5)
+    (finding,) = product.rules.invoke_rule(rule, start_step=1)
+    assert (rule.asked, finding.rule, finding.step) == ([2, 4], "LargeWeight", 2)
+    assert product.rules.invoke_rule(LargeWeight(product.trial(run), 8.5), end_step=2) == []
+    with pytest.raises(product.rules.RuleEvaluationConditionMet, match="LargeWeight at step 2: LargeWeight is met"):
+        product.rules.invoke_rule(LargeWeight(product.trial(run), 8.5), raise_eval_cond=True)
+    with pytest.raises(BadRule, match="LargeWeight failed after step 0"):
+        product.rules.invoke_rule(LargeWeight(product.trial(run), None))  # type: ignore[arg-type]
 
 
 def test_values_are_those_that_were_saved(run: Path) -> None:

@@ -509,6 +509,7 @@ def lines(draw: st.DrawFn) -> bytes:
     return json.dumps(draw(st.fixed_dictionaries(result, optional=more))).encode()
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.lists(lines(), max_size=8))
 def test_no_result_is_too_strange(written: list[bytes]) -> None:

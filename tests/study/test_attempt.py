@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from reprokit.study import store, tasks
 from reprokit.study.attempt import PairReport, read_report
@@ -58,6 +59,7 @@ def test_a_pair_is_made_and_compared_where_its_process_is(tmp_path: Path) -> Non
     assert not list((out / store.RUNS).iterdir())
 
 
+@pytest.mark.slow
 def test_what_may_differ_goes_with_the_pair(tmp_path: Path) -> None:
     script = SCRIPT + "import time; open('log.txt', 'w').write(str(time.monotonic_ns()))\n"
     out = planned(tmp_path, script, ignore=("log.txt", "stale.txt"))
@@ -90,6 +92,7 @@ def at_the_second_run(directory: Path) -> tuple[Path, subprocess.Popen[bytes]]:
     return out, process
 
 
+@pytest.mark.slow
 def test_a_task_that_is_ended_leaves_the_run_that_has_ended_and_goes_on_from_there(tmp_path: Path) -> None:
     out, process = at_the_second_run(tmp_path)
     process.send_signal(signal.SIGTERM)
@@ -105,6 +108,7 @@ def test_a_task_that_is_ended_leaves_the_run_that_has_ended_and_goes_on_from_the
     assert report.pair is not None
 
 
+@pytest.mark.slow
 def test_tasks_of_one_pair_at_the_same_time_make_it_once(tmp_path: Path) -> None:
     out, process = at_the_second_run(tmp_path)
     again = start(out)
@@ -116,6 +120,7 @@ def test_tasks_of_one_pair_at_the_same_time_make_it_once(tmp_path: Path) -> None
     assert not list((out / store.RUNS).iterdir())
 
 
+@pytest.mark.slow
 def test_a_task_that_is_killed_loses_only_the_run_that_was_under_way(tmp_path: Path) -> None:
     out, process = at_the_second_run(tmp_path)
     process.kill()

@@ -194,7 +194,10 @@ def test_slurm_has_the_parameters_that_submitit_knows(tmp_path: Path, monkeypatc
     (tmp_path / "srun").symlink_to(sbatch)
     monkeypatch.setenv("PATH", f"{tmp_path}:{usual}")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(EngineUnusable, match="no parameter partitoin for Slurm; it has account, "):
+    with pytest.raises(
+        EngineUnusable,
+        match=r"submitit refuses engine.options: Unavailable .*partitoin.*: - account ",
+    ):
         slurm_engine.check(Engine(kind="slurm", options={"partitoin": "x"}))
     settings = Engine(kind="slurm", options={"partition": "gpu", "time": 30, "gres": "gpu:1", "cpus_per_task": 4})
     slurm_engine.check(settings)

@@ -14,6 +14,7 @@ from reprokit.run.interruption import Interruption
 from reprokit.run.launcher_process import LaunchResult, execute
 from reprokit.run_files.rundir import RunDirectory
 from reprokit.verify.runs import compare
+from tests import number_files
 from tests.support import training_text
 
 WRITES = training_text("study_outputs.py")
@@ -50,7 +51,7 @@ def test_an_observed_run_holds_what_a_recording_would_without_entropy(place: Pat
     outputs = runs[0].outputs()
     assert outputs is not None
     assert [file.path for file in outputs.files] == ["new", "old", "sub/odd\n name"]
-    lines = list(runs[0].metrics())
+    lines = number_files.of_run(runs[0].path)
     assert [line["value"]["decimal"] for line in lines if line["k"] == "log"] == [1.5]
     assert {(line["p"], line["argument"]) for line in lines if line["k"] == "seed"} == {
         ("0/1", "5"),
@@ -109,7 +110,7 @@ def test_a_seed_from_outside_is_that_of_a_script(place: Path) -> None:
     import numpy as np
 
     run, _ = made(place, "one", DRAWS, patches=("seed=42",))
-    lines = list(run.metrics())
+    lines = number_files.of_run(run.path)
     values = {line["name"]: line["value"]["decimal"] for line in lines if line["k"] == "log"}
     assert values["python"] == random.Random(42).random()
     assert values["numpy"] == np.random.RandomState(42).random()
@@ -128,7 +129,7 @@ def test_a_seed_from_outside_reaches_pytorch(place: Path) -> None:
 
     script = "import torch, reprokit\nreprokit.log(step=0, value=torch.rand(1).item())"
     run, _ = made(place, "one", script, patches=("seed=7",))
-    lines = list(run.metrics())
+    lines = number_files.of_run(run.path)
     drawn = torch.rand(1, generator=torch.Generator().manual_seed(7)).item()
     assert [line["value"]["decimal"] for line in lines if line["k"] == "log"] == [drawn]
     assert [line for line in lines if line["k"] == "seed"] == []
@@ -141,7 +142,7 @@ def test_a_seed_from_outside_reaches_tensorflow(place: Path) -> None:
     values = []
     for name in ("one", "two"):
         run, _ = made(place, name, script, patches=("seed=7",))
-        lines = list(run.metrics())
+        lines = number_files.of_run(run.path)
         values += [line["value"]["decimal"] for line in lines if line["k"] == "log"]
         assert [line for line in lines if line["k"] == "seed"] == []
     assert values[0] == values[1]

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from reprokit.cli.main import main
 from reprokit.cli.study import leave_page
-from reprokit.core.errors import ExtraMissing
 from reprokit.core.pages.drawing import Axis, axis, fitting
 from reprokit.study import page
 from reprokit.study.conclusions import answers
@@ -99,11 +98,13 @@ class Parsed(HTMLParser):
         self.tags: Counter[str] = Counter()
         self.ids: list[str] = []
         self.text = ""
+        self.targets: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags[tag] += 1
         self.ids += [value for name, value in attrs if name == "id" and value is not None]
+        self.targets += [value[1:] for name, value in attrs if name == "href" and value is not None]
 
     def handle_data(self, data: str) -> None:
         self.text += data
@@ -171,19 +172,19 @@ def test_texts_are_no_markup_and_ids_are_unique(tmp_path: Path) -> None:
     assert "1 runs of G1 failed" in found.text
 
 
+def test_the_contents_lead_to_each_section(tmp_path: Path) -> None:
+    found = drawn(busy(tmp_path / "s", [TEN[1], TEN[5]], 4))
+    assert len(found.targets) == found.tags["section"] == 10
+    assert set(found.targets) <= set(found.ids)
+
+
+@pytest.mark.slow
 def test_two_hundred_runs_of_each_setup_stay_below_two_megabytes(tmp_path: Path) -> None:
     made = busy(tmp_path / "s", [TEN[1], TEN[5]], 200, values=250)
     path = tmp_path / "page.html"
     page.write(made.analysis(), path)
     assert path.stat().st_size < 2_000_000
     assert list(tmp_path.glob(".*")) == []
-
-
-def test_without_jinja2_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = busy(tmp_path / "s", [TEN[1], TEN[5]], 2)
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(ExtraMissing, match=r"pip install jinja2, or --json"):
-        page.page(made.analysis())
 
 
 @pytest.mark.parametrize(("place", "status"), [("page.html", 0), ("nowhere/page.html", 2)])
@@ -202,7 +203,7 @@ def test_a_study_is_made_where_a_page_cannot_be(
     directory = busy(tmp_path / "s", [TEN[1], TEN[5]], 2).write()
     leave_page(directory)
     assert (directory / page.NAME).stat().st_mode & 0o777 == 0o600
-    monkeypatch.setitem(sys.modules, "jinja2", None)
+    monkeypatch.setitem(sys.modules, "scipy", None)
     leave_page(directory)
     written, missing = capsys.readouterr().err.splitlines()
     assert written.endswith(f"its page: {directory / page.NAME}")
@@ -210,17 +211,17 @@ def test_a_study_is_made_where_a_page_cannot_be(
     assert "pip install" in missing
 
 
+@pytest.mark.slow
 def test_what_a_page_lacks_is_said_before_the_first_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     study = 'name = "s"\ncommand = ["true"]\nruns = 2\n[[setup]]\nname = "a"\n[[setup]]\nname = "b"\n'
     (tmp_path / "study.toml").write_text(study)
-    monkeypatch.setitem(sys.modules, "jinja2", None)
+    monkeypatch.setitem(sys.modules, "scipy", None)
     with pytest.raises(SystemExit):
         main(["study", "run", str(tmp_path / "study.toml"), "-o", str(tmp_path / "made")])
-    first, *_, last = capfd.readouterr().err.splitlines()
-    assert "no page will be written without jinja2: pip install jinja2" in first
-    assert "no page is left in" in last
+    first = capfd.readouterr().err.partition("\n")[0]
+    assert "no page will be written without scipy: pip install scipy" in first
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from reprokit.core.errors import BadStudy, StudyInProgress, StudyTooLarge
 from reprokit.run_files.rundir import RunDirectory
-from reprokit.study import description, predictions, progress, runner, store
+from reprokit.study import description, predictions, runner, store
 from reprokit.study.attempt import PairTask
 from reprokit.study.results import PairResult, RunResult
 from tests.study.studies import OUT, PYTHON, ended_by, run, written
@@ -114,6 +114,7 @@ def test_nothing_stays_that_is_not_to_be_kept(done: Path) -> None:
     assert all(path.stat().st_mode & 0o077 == 0 for path in done.iterdir())
 
 
+@pytest.mark.slow
 def test_a_study_that_is_done_makes_nothing_more(done: Path) -> None:
     before = (done / store.RESULTS).read_bytes()
     assert "8 are made" in run(done.parent)
@@ -154,6 +155,7 @@ signal.pause()
 """
 
 
+@pytest.mark.slow
 def test_runs_that_fail_are_shown_and_never_made_again(tmp_path: Path) -> None:
     (tmp_path / "dies.py").write_text(DIES)
     written(tmp_path, BAD_ENDS.format(python=PYTHON))
@@ -269,6 +271,7 @@ def test_a_first_run_that_failed_is_not_made_again(tmp_path: Path) -> None:
     assert next(half_made(tmp_path, failed)).made == (failed,)
 
 
+@pytest.mark.slow
 def test_runs_at_the_same_time_are_marked(tmp_path: Path) -> None:
     text = 'runs = 2\n[variables]\nSIZE = "3"\n[[setup]]\nname = "a"\nseeds = [1]\n[[setup]]\nname = "b"\n'
     text += 'entropy = "replayed"\n'
@@ -288,13 +291,14 @@ pathlib.Path("out.txt").write_text(str(random.random()))
     assert values["size"] == [3]
 
 
+@pytest.mark.slow
 def test_a_study_that_would_not_fit_stops_before_the_pair_and_goes_on_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written(tmp_path, 'runs = 2\nkeep = "all"\n[[setup]]\nname = "a"\n[[setup]]\nname = "b"\n', "print('x')")
     described, out = description.read(path), tmp_path / OUT
     with monkeypatch.context() as patch:
-        patch.setattr(progress.DiskSpace, "free", lambda self: progress.SPARE if self._sizes else 1 << 40)
+        patch.setattr(runner.DiskSpace, "free", lambda self: runner.SPARE if self._sizes else 1 << 40)
         with pytest.raises(StudyTooLarge, match="make room, then start the same command again"):
             runner.run(described, out, path)
     assert [one.setup for one in results(out).values()] == ["a", "a"]

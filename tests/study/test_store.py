@@ -15,8 +15,8 @@ from reprokit.core.errors import StudyDamaged, StudyTooLarge
 from reprokit.study import results, store
 from reprokit.study.attempt import PairReport, encoded_report, read_report
 from reprokit.study.description import Engine, Setup, Study
-from reprokit.study.progress import SPARE, DiskSpace, StudyProgress, in_time
 from reprokit.study.results import Evaluation, Label, MetricSeries, PairResult, RunResult
+from reprokit.study.runner import SPARE, DiskSpace, StudyProgress, in_time
 
 
 def made(setup: str = "a", pair: int = 1, part: str = "first", **values: object) -> RunResult:

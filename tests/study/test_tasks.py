@@ -112,6 +112,7 @@ def collected(directory: Path, *options: str, status: int) -> str:
     return done.stderr
 
 
+@pytest.mark.slow
 def test_tasks_are_made_in_any_order_and_gathered_in_parts(tmp_path: Path) -> None:
     setups = "".join(f'[[setup]]\nname = "{name}"\nobserve = false\n' for name in ("a", "b", "c"))
     path = written(tmp_path, f"runs = 2\n{setups}", "print('x')")

@@ -18,10 +18,10 @@ def exact():
 
 
 def bounded():
-    import _reprokit_agent.predictions.files as files
+    import _reprokit_agent.predictions.log as log
     import numpy
 
-    files.MAX_BYTES = 4000
+    log.MAX_BYTES = 4000
     for number in range(3):
         reprokit.log_predictions(None, numpy.full(300, number))
 

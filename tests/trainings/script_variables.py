@@ -3,6 +3,7 @@
 Argument: reprokit's directory. It prints the names that differed, those that still differ, and what its code sees then.
 """
 
+import array
 import collections
 import hashlib
 import json
@@ -80,6 +81,7 @@ def generated():
 trainer, trainer_too, callback, numbers = Trainer(), [], Trainer().step, generated()
 closure, generator = counting(), random.Random(4)
 history, window, chosen, table = [1.0], collections.deque([1], 3), {1, 2}, collections.Counter(a=1)
+curve = array.array("d", [0.5])
 nested = {"phases": [("warmup", 1), ["long"] * 2], (1, 2): None}
 Pair = collections.namedtuple("Pair", "left right")
 pair, flag, missing, asked, proxy = Pair(1, 2.5), False, None, [], Proxy()
@@ -96,6 +98,7 @@ def change(factor):
     generator.random()
     history.append(float(factor))
     window.append(factor)
+    curve.append(factor / 2)
     chosen.add(factor)
     table["b"] += factor
     nested["phases"][1].append(str(factor))
@@ -124,7 +127,7 @@ def main():
             {
                 "differing": differing,
                 "still": still,
-                "seen": [*seen, dict(table), nested["phases"], pair, asked],
+                "seen": [*seen, dict(table), nested["phases"], pair, asked, [curve.typecode, *curve]],
             }
         )
     )

@@ -1,8 +1,9 @@
-"""make lint needs no framework: who changes a text waits for none to be installed."""
+"""What make does: make lint needs no framework, as who changes a text waits for none to be installed."""
 
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,3 +37,12 @@ def test_make_lint_does_not_install_what_the_tests_need() -> None:
     assert rule is not None
     assert rule[1].split() == ["$(VENV)/.installed"]
     assert "'.[lint]'" in rule[2]
+
+
+def test_what_make_would_run_is_whole_for_the_shell() -> None:
+    targets = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert "install" in targets
+    recipes = subprocess.run(["make", "-nB", *targets], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert recipes.returncode == 0, recipes.stderr
+    read = subprocess.run(["sh", "-n"], input=recipes.stdout, capture_output=True, text=True, timeout=60)
+    assert (read.returncode, read.stderr) == (0, "")

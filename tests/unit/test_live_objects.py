@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from reprokit.agent.core.live_objects import instances
 
 
@@ -26,8 +28,28 @@ def test_those_of_a_class_and_of_derived_ones_are_found() -> None:
     assert instances() == []
 
 
+class Compared(type):
+    """A metaclass whose classes are compared by Python code, in which threads switch."""
+
+    def __eq__(cls, other: object) -> bool:
+        return cls is other
+
+    def __hash__(cls) -> int:
+        return id(cls)
+
+
+class First(metaclass=Compared):
+    pass
+
+
+class Second(metaclass=Compared):
+    pass
+
+
+@pytest.mark.slow
 def test_threads_that_make_tuples_are_not_disturbed() -> None:
     """Whoever holds the list of all objects makes `tuple()` of a generator fail, which it is about to fill."""
+    others = [kind() for _ in range(2000) for kind in (First, Second)]
     kept, errors, made, over = Kind(), [], [], threading.Event()
 
     def make() -> None:
@@ -49,3 +71,4 @@ def test_threads_that_make_tuples_are_not_disturbed() -> None:
             thread.join()
     assert errors == []
     assert set(made) == {1000}
+    assert len(others) == 4000

@@ -15,11 +15,10 @@ SEARCHES = {
 }
 # What other programs write, and names (not sentences) that have a space in them.
 PARSED = {
-    "agent/frameworks/lightgbm.py": {"end of trees"},  # a line of LightGBM's format
+    "agent/frameworks/lightgbm.py": {"end of trees", "[boosting: dart]"},  # lines of LightGBM's format
     "agent/pytorch/dispatch_modes.py": {"Expected a value of type 'Tensor' for argument"},  # PyTorch's own error
     "agent/pytorch/compiled_graphs.py": {r"Original ATen: \[([^\]]*)\]"},  # comments of Inductor's code
     "agent/operators/call_graph.py": {"<built-in method ", "<frozen importlib", "<frozen zipimport"},  # cProfile's
-    "agent/state/keras_state.py": {"TensorFlow generator"},  # the name of a part of the state
     "core/native.py": {
         "/* reprokit: begin of what cffi reads */",
         "/* reprokit: end of what cffi reads */",
@@ -38,7 +37,8 @@ class Texts:
 
     def __init__(self, trees: dict[Path, ast.Module]) -> None:
         self._constants = {path: dict(_assigned(tree)) for path, tree in trees.items()}
-        self._imported = {path: dict(_imported(path, tree)) for path, tree in trees.items()}
+        self.nodes = {path: list(ast.walk(tree)) for path, tree in trees.items()}
+        self._imported = {path: dict(_imported(path, self.nodes[path])) for path in trees}
         self._paths = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in trees}
 
     def of(self, path: Path, node: ast.expr) -> Iterator[str]:
@@ -83,8 +83,8 @@ def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
                 yield from ((one.id, part) for one, part in pairs if isinstance(one, ast.Name))
 
 
-def _imported(path: Path, tree: ast.Module) -> Iterator[tuple[str, tuple[str, str]]]:
-    for node in ast.walk(tree):
+def _imported(path: Path, nodes: list[ast.AST]) -> Iterator[tuple[str, tuple[str, str]]]:
+    for node in nodes:
         if isinstance(node, ast.ImportFrom):
             package = path.relative_to(ROOT).parts[: -node.level] if node.level else ()
             module = ".".join([*package, *([node.module] if node.module else [])])
@@ -107,9 +107,9 @@ def _is_text(node: ast.expr) -> bool:
 
 def _found(trees: dict[Path, ast.Module]) -> Iterator[str]:
     texts = Texts(trees)
-    for path, tree in trees.items():
+    for path, nodes in texts.nodes.items():
         name = str(path.relative_to(ROOT / "reprokit"))
-        for node in ast.walk(tree):
+        for node in nodes:
             for searched in _searched(node):
                 sentences = filter(SENTENCE.search, texts.of(path, searched))
                 yield from (f"{name}: {text}" for text in sentences if text not in PARSED.get(name, ()))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -77,3 +81,62 @@ def test_a_run_that_ended_early_is_shown(tmp_path: Path) -> None:
     right = replayed(left, tmp_path / "right")
     right.run.exit_code = 1
     assert hint(left, right) == "reprokit show R"
+
+
+# Runs a command where only the modules of sys.argv[1] and the standard library can be imported.
+PLAIN = """
+import sys
+allowed = {*sys.argv[1].split(","), *sys.stdlib_module_names, "reprokit"}
+
+class Refusing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in allowed:
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, Refusing())
+from reprokit.cli.main import main
+main(sys.argv[2:])
+"""
+
+
+def plainly_installed() -> set[str]:
+    """Return the top modules of what pyproject.toml names as dependencies, and of theirs."""
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    listed = re.search(r"^dependencies = \[(.*?)^\]", text, re.DOTALL | re.MULTILINE)
+    assert listed
+    waiting = [name for name in re.findall(r'^    "([\w-]+)[^"]*"', listed[1], re.MULTILINE) if name != "numpy"]
+    names: set[str] = set()
+    while waiting:
+        name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
+        if name not in names:
+            names.add(name)
+            try:
+                needs = metadata.requires(name) or []
+            except metadata.PackageNotFoundError:  # of another Python
+                continue
+            waiting += [re.split(r"[^\w.-]", need, maxsplit=1)[0] for need in needs if "extra ==" not in need]
+    tops = metadata.packages_distributions()
+    return {top for top, owners in tops.items() if any(re.sub(r"[-_.]+", "-", one).lower() in names for one in owners)}
+
+
+def test_a_plain_installation_can_follow_the_hint_of_verify_and_pack_a_bundle(tmp_path: Path) -> None:
+    left = training(tmp_path / "left")
+    right = replayed(left, tmp_path / "right")
+    step = " ".join(words(compare(left.write(), right.write()), ["left", "right"]))
+    assert step == "reprokit report left right -o report.html"
+    modules = ",".join(plainly_installed())
+    for command in (step, "reprokit bundle left -o left.tar.zst", "reprokit unpack left.tar.zst -o unpacked"):
+        line = [sys.executable, "-c", PLAIN, modules, *command.split()[1:]]
+        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert "<h1" in (tmp_path / "report.html").read_text()
+
+
+def test_what_needs_more_says_so_before_it_reads_a_run(tmp_path: Path) -> None:
+    modules = ",".join(plainly_installed())
+    for command, name in (("report absent --format cyclonedx", "cyclonedx"), ("export mlflow absent", "mlflow-skinny")):
+        line = [sys.executable, "-c", PLAIN, modules, *command.replace("absent", "./absent").split()]
+        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert done.stderr.startswith("reprokit: extra-missing: ")
+        assert name in done.stderr

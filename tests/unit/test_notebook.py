@@ -13,6 +13,7 @@ import pytest
 
 from reprokit import notebook
 from reprokit.model.run import RUNNING
+from reprokit.model.run_warning import RunWarning
 from tests.browser import HOME, browser, violations
 from tests.verify.runs import recording, replayed, training
 
@@ -73,7 +74,8 @@ def test_a_difference_is_in_words_and_not_in_color_alone(tmp_path: Path) -> None
 
 def test_nothing_in_a_run_becomes_an_element_or_an_escape(tmp_path: Path) -> None:
     building = recording(tmp_path / "run")
-    building.run.command, building.run.warnings, building.run.host = HOSTILE_WORDS, HOSTILE_WORDS, HOSTILE
+    building.run.command, building.run.host = HOSTILE_WORDS, HOSTILE
+    building.run.warnings = [RunWarning(words, words) for words in HOSTILE_WORDS]
     building.add("log", name=HOSTILE, step=0, epoch=None, value={"dtype": "str", "text": HOSTILE})
     building.write()
     for view in (notebook.show(tmp_path / "run"), notebook.ls(tmp_path)):
@@ -108,6 +110,7 @@ def test_the_module_itself_imports_nothing_heavy() -> None:
     assert {"msgspec", "click", "rich", "numpy", "jinja2"}.isdisjoint(loaded)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (HOME / "chrome").exists(), reason="no browser: make test fetches one by npm")
 def test_in_a_browser_light_and_dark(tmp_path: Path) -> None:
     left, right = recording(tmp_path / "left"), recording(tmp_path / "right")

@@ -29,24 +29,24 @@ BEFORE_RECORD = {
     "_shim", "_shim.interface", "agent", "agent.script_api", "cli", "cli.groups", "cli.main", "cli.options",
     "cli.output", "cli.record", "core", "core.bounds", "core.errors", "core.messages", "core.native",
     "core.printable", "core.redaction", "core.untrusted_json", "core.version", "model", "model.environment",
-    "model.outputs", "model.plan", "model.run", "model.states", "run", "run.command", "run.environment",
-    "run.file_digests", "run.host", "run.kernel", "run.part", "run.parts", "run.parts.console", "run.parts.environment",
+    "model.outputs", "model.plan", "model.run", "model.run_warning", "model.states", "run", "run.command",
+    "run.environment", "run.file_digests", "run.host", "run.kernel", "run.part", "run.parts", "run.parts.console",
+    "run.parts.environment",
     "run.parts.found_files", "run.parts.shim", "run.platform_support", "run.process", "run.run", "run.rundirectory",
     "run.shim_plan", "run.supervisor", "run_files", "run_files.home", "run_files.rundir", "run_files.unflushed",
     "run_files.variables",
 }  # fmt: skip
 BEFORE_REPLAY = BEFORE_RECORD - {"cli.record", "run.parts.found_files"} | {
-    "cli.replay", "entropy", "entropy.files", "entropy.pool", "entropy.profile", "run.capabilities",
-    "run.compute_facts", "run.compute_pins", "run.orders", "run.parts.seeds", "run.replay_plan", "run.seeds",
+    "cli.replay", "entropy", "entropy.files", "entropy.pool", "entropy.profile",
+    "run.compute_pins", "run.orders", "run.parts.seeds", "run.replay_plan", "run.seeds",
 }  # fmt: skip
 BEFORE_REPLAY_OF_OUTPUTS = BEFORE_REPLAY | {
-    "run.aside_place", "run.interruption", "run.recorded_files", "run.starting_files", "run.stragglers",
-    "run_files.names",
+    "run.aside_place", "run.interruption", "run.starting_files", "run.stragglers", "run_files.names",
 }  # fmt: skip
 # Each of them takes 1 to 70 ms, and what it is for can be had later or without it.
 TOO_SLOW = {
     "bz2", "cffi", "csv", "dataclasses", "importlib.metadata", "lzma", "multiprocessing", "psutil", "random", "rich",
-    "shutil", "tempfile", "unittest", "zipfile",
+    "shutil", "socket", "tempfile", "unittest", "zipfile",
 }  # fmt: skip
 
 

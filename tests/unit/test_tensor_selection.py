@@ -28,7 +28,7 @@ def test_words_become_collections_patterns_steps_modes_and_reductions() -> None:
         ("all", StepSpan()),
         ("all every=10", StepSpan(every=10)),
         ("all 5-", StepSpan(first=5)),
-        ("all 5:3", StepSpan(first=5, every=3)),
+        ("all 5-:3", StepSpan(first=5, every=3)),
         ("all steps=0-9", StepSpan(last=9)),
     ],
 )
@@ -55,6 +55,8 @@ def test_rules_of_a_file(tmp_path: Path) -> None:
         ("fc(1", "is no regular expression"),
         ("weights 9-3", "end before they begin"),
         ("weights steps=1..3", "are no steps"),
+        ("weights steps=190:195", "'190:195' is 190-195, or 190-:195 for each 195th step; write one"),
+        ("weights 190:195", "write one"),
         ("weights mode=trian", "there is no mode 'trian'; there are train"),
         ("weights reduce=avg", "there is no reduction 'avg'"),
         ("weights 1 2", "gives steps twice"),

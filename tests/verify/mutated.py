@@ -7,6 +7,7 @@ import json
 import random
 import shutil
 import struct
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,9 @@ import numpy
 
 from reprokit.core.native import check_in_python
 from reprokit.model.outputs import OutputsFile
-from reprokit.run_files import rundir, trails
+from reprokit.run_files import numbers, rundir, trails
 from reprokit.run_files.rundir import RunDirectory, write_json
+from tests import number_files
 from tests.trails import FIELDS, FLAGS
 from tests.verify.runs import rows_digest
 
@@ -40,7 +42,12 @@ class Mutant:
         return self.path / rundir.METRICS
 
     def lines(self) -> list[Line]:
-        return [json.loads(line) for line in self.metrics.read_text().splitlines()]
+        """The lines, among which are those that stand for numbers."""
+        lines, counts = number_files.of_run(self.path), Counter[str]()
+        for line in lines:
+            line.update(n=counts[line["p"]], t=line.get("t", 0))
+            counts[line["p"]] += 1
+        return lines
 
     def of(self, lines: list[Line], *kinds: str) -> list[Line]:
         return [line for line in lines if line["k"] in kinds]
@@ -49,11 +56,14 @@ class Mutant:
         return self.chance.choice(things)
 
     def write(self, lines: list[Line]) -> None:
+        """Write all as lines: whether a number is a record makes no difference."""
+        shutil.rmtree(self.path / rundir.NUMBERS, ignore_errors=True)
         self.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     def seal(self, **changes: Any) -> None:
         """run.json as the launcher would have written it."""
         run = RunDirectory(self.path).run
+        run.numbers = numbers.seal(self.path / rundir.NUMBERS)
         run.metrics, run.trails = rundir.seal_file(self.metrics), trails.seal(self.path / rundir.TRAIL)
         run.outputs = rundir.seal_file(self.path / rundir.OUTPUTS)
         run.evaluation = rundir.seal_evaluation(self.path)

@@ -20,6 +20,7 @@ from reprokit.model.run import FINISHED, Fidelity, ProfileFacts, ReplayOf, RunFi
 from reprokit.model.states import LOADED, ON, Switch
 from reprokit.run_files import console, rundir, trails
 from reprokit.run_files import ledgers as sample_ledgers
+from reprokit.run_files import numbers as number_records
 from reprokit.run_files.console import ConsoleHead, PrintedPiece, ProcessConsole
 from reprokit.run_files.rundir import write_json
 from tests import sample_ledgers as ledger_files
@@ -75,6 +76,7 @@ class Building:
     printed: dict[str, list[PrintedPiece]] = field(default_factory=dict)  # by process
     ledgers: dict[str, bytes] = field(default_factory=dict)  # files of samples
     links: list[OutputLink] = field(default_factory=list)
+    records: dict[str, bytes] = field(default_factory=dict)  # files of numbers
 
     @property
     def began(self) -> float:
@@ -130,6 +132,11 @@ class Building:
         if self.tables:
             self.run.trail = self.run.trail or ON
             self.run.trails = trails.seal(self.path / rundir.TRAIL) if sealed else None
+        if self.records:
+            (self.path / rundir.NUMBERS).mkdir(mode=0o700, exist_ok=True)
+            for name, content in self.records.items():
+                (self.path / rundir.NUMBERS / name).write_bytes(content)
+            self.run.numbers = number_records.seal(self.path / rundir.NUMBERS) if sealed else None
         if self.ledgers:
             (self.path / rundir.SAMPLES).mkdir(mode=0o700)
             for name, content in self.ledgers.items():
@@ -202,7 +209,7 @@ def replayed(building: Building, path: Path, fidelity: Fidelity | None = None) -
     copy.run.started, copy.run.ended, copy.run.duration = "2026-01-03T00:00:00Z", "2026-01-03T00:00:11Z", 11.5
     copy.numbers, copy.columns = dict(building.numbers), dict(building.columns)
     copy.tables, copy.printed = deepcopy(building.tables), deepcopy(building.printed)
-    copy.ledgers = dict(building.ledgers)
+    copy.ledgers, copy.records = dict(building.ledgers), dict(building.records)
     return copy
 
 

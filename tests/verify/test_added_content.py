@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.support import Reprokit
 
 ADDING = """
@@ -46,6 +48,7 @@ def test_what_recordings_added_is_compared(reprokit: Reprokit) -> None:
     assert "what they left may differ by that alone" in done.stdout
 
 
+@pytest.mark.slow
 def test_rows_that_a_run_changed_or_removed_count(reprokit: Reprokit) -> None:
     reprokit.script("make.py", ADDING)
     reprokit.script(

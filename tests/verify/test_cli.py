@@ -18,6 +18,7 @@ import pytest
 
 from reprokit.model.outputs import OutputFile
 from reprokit.model.run import FAILED, NO_END, RUNNING, Fidelity, ProfileFacts
+from reprokit.model.run_warning import RunWarning
 from reprokit.model.states import ON, Switch, Uncovered, not_loaded, off
 from reprokit.run_files import rundir
 from tests.support import Reprokit
@@ -63,7 +64,7 @@ def hostile(pair: Pair) -> tuple[Path, Path]:
     left, right = pair
     for run in pair:
         run.run.command.append(HOSTILE)
-        run.run.warnings.append(HOSTILE)
+        run.run.warnings.append(RunWarning(HOSTILE, HOSTILE))
         run.run.host = run.run.reprokit = HOSTILE
         run.run.shim = not_loaded(HOSTILE)
         run.add("warning", text=HOSTILE)
@@ -159,7 +160,9 @@ def test_the_schema_is_one_and_is_strict(pair: Pair) -> None:
             jsonschema.Draft202012Validator(schema()).validate({**found, **change})
 
 
-@pytest.mark.parametrize("options", [("verify",), ("verify", "--all"), ("verify", "--json")])
+@pytest.mark.parametrize(
+    "options", [("verify",), *(pytest.param(("verify", more), marks=pytest.mark.slow) for more in ("--all", "--json"))]
+)
 def test_what_runs_hold_cannot_act_on_the_terminal(pair: Pair, options: tuple[str, ...]) -> None:
     paths = hostile(pair)
     for text in (reprokit(*options, *paths).stdout, on_terminal(*options, *paths)):
@@ -277,7 +280,7 @@ def test_show_says_what_is_not_covered(tmp_path: Path) -> None:
     building = recording(tmp_path / "run")
     building.run.shim, building.run.agent = not_loaded("static Python"), not_loaded("no Python process began it")
     building.run.profile = ProfileFacts(digest=digest("p"), withheld=4, sealed=False)
-    building.run.warnings = ["the disk is nearly full"]
+    building.run.warnings = [RunWarning("the disk is nearly full", "disk-full")]
     building.outputs.append(OutputFile(path="huge", size=1, digest="", note="not read: too large"))
     text = reprokit("show", building.write()).stdout
     assert "warning      the disk is nearly full" in text
@@ -362,12 +365,13 @@ def unread(words: str, descriptor: int, *runs: Path) -> tuple[int, str]:
     [
         ("verify -q 0 0", 0),
         ("verify -q 0 1", 1),
-        ("diff 0 1 --all", 1),
-        ("check 0", 1),
         ("show 0", -signal.SIGPIPE),
-        ("ls .", -signal.SIGPIPE),
-        ("show --help", -signal.SIGPIPE),
-        ("--version", -signal.SIGPIPE),
+        pytest.param("diff 0 1 --all", 1, marks=pytest.mark.slow),
+        pytest.param("check 0", 1, marks=pytest.mark.slow),
+        *(
+            pytest.param(words, -signal.SIGPIPE, marks=pytest.mark.slow)
+            for words in ("ls .", "show --help", "--version")
+        ),
     ],
 )
 def test_output_that_nobody_reads_takes_no_verdict_away_and_makes_none(pair: Pair, words: str, status: int) -> None:
@@ -389,6 +393,7 @@ main(["ls", "."])
     assert (done.returncode, done.stderr[:49]) == (2, "reprokit: system: the system refused: Broken pipe")
 
 
+@pytest.mark.slow
 def test_an_error_that_nobody_reads_is_one_all_the_same(pair: Pair) -> None:
     runs = [building.write() for building in pair]
     assert unread("verify 0 missing", 2, *runs) == (2, "")
@@ -416,6 +421,36 @@ def test_stdout_may_be_closed_or_full(pair: Pair) -> None:
         done = subprocess.run([sys.executable, "-m", "reprokit", "verify", *runs], stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 2
     assert (
-        done.stderr.decode()
-        == "reprokit: system: the system refused: No space left on device (docs/errors.md#system)\n"
+        done.stderr.decode() == "reprokit: system: the system refused: No space left on device (reprokit help system)\n"
     )
+
+
+def test_more_than_two_runs_are_each_compared_with_the_first(tmp_path: Path, reprokit: Reprokit) -> None:
+    for name, loss in (("first", 0.5), ("second", 0.5), ("third", 0.25)):
+        building = recording(tmp_path / name)
+        building.losses(1.0, loss)
+        building.write()
+    done = reprokit.run("verify", "first", "second", "third")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 1
+    assert lines[0] == "different: 1 of 2 runs differs from first"
+    assert lines[1].split()[:2] == ["second", "identical"]
+    assert lines[2].split()[:2] == ["third", "different"]
+    assert "differs first at step 1" in lines[2]
+    document = json.loads(reprokit.run("verify", "first", "second", "third", "--json").stdout)
+    assert document["verdict"] == "different"
+    assert [each["verdict"] for each in document["comparisons"]] == ["identical", "different"]
+    same = reprokit.run("verify", "first", "second", "second")
+    assert (same.returncode, same.stdout.splitlines()[0]) == (
+        0,
+        "identical: each of 2 runs with first, as its line says",
+    )
+    again = reprokit.run("verify", "first", "second", "first").stdout.splitlines()
+    assert again[0] == (
+        "identical: the run with first, as its line says; 1 more compared it with itself, which proves nothing"
+    )
+    assert again[-1].startswith("note: this compares a run with itself")
+    itself = reprokit.run("verify", "first", "first", "first").stdout.splitlines()[0]
+    assert itself == "identical: this is one run compared with itself, which proves nothing"
+    refused = reprokit.run("verify", "first", "second", "third", "--all")
+    assert (refused.returncode, "--all and --ranks are for two" in refused.stderr) == (2, True)

@@ -14,10 +14,11 @@ from reprokit.core.difference import BookkeepingKind, Difference, Verdict
 from reprokit.core.errors import NothingComparable, RunDamaged, RunTooNew
 from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.model.run import RUNNING, Fidelity, ProcessKilled, ProfileFacts, ReplayOf, SignalSent
+from reprokit.model.run_warning import RunWarning
 from reprokit.model.states import not_loaded
 from reprokit.run_files import rundir
 from reprokit.run_files.console import PrintedPiece
-from reprokit.verify.comparison import Comparison
+from reprokit.verify.comparison import PRINTED_MORE, Comparison
 from reprokit.verify.verdict import verdict_line
 
 from .runs import Building, digest, float32, recording, replayed, tensor
@@ -615,8 +616,8 @@ class TestExit:
     def test_what_a_run_warned_of_qualifies_the_verdict_once(self, pair: Pair, compared: Compare) -> None:
         pair[1].add("warning", text="a metric was not kept")
         pair[0].add("warning", text="")
-        pair[0].run.warnings = ["the disk was full"]
-        pair[1].run.warnings = 2 * ["the disk was full"]
+        pair[0].run.warnings = [RunWarning("the disk was full", "disk-full")]
+        pair[1].run.warnings = 2 * [RunWarning("the disk was full", "disk-full")]
         notes = compared(pair).notes
         assert notes[0] == "of the left run, the disk was full", "an empty warning hides no other"
         assert notes[-2:] == (
@@ -710,6 +711,34 @@ class TestConsole:
     def test_lines_that_only_one_run_has(self, pair: Pair, first: First) -> None:
         pair[1].printed = self.printed((0, "m", b"loss 0.75\nloss 0.5\nmore\nand\x1b more\n"))
         assert first(pair)[1].detail == "stdout: only the right run goes on, with 2 more lines, from line 3 on: 'more'"
+
+    @pytest.mark.parametrize(
+        ("text", "detail", "more"),
+        [
+            (b"new\nloss 0.75\nloss 0.5\n", "only the right run printed line 1, 'new'", 1),
+            (b"loss 0.75\na\nb\nloss 0.5\nc\n", "only the right run printed line 2, 'a', and 2 more lines", 3),
+            (b"loss 0.5\n", "only the left run printed line 1, 'loss 0.75'", -1),
+            (b"new\nloss 0.75\nloss 0.25\n", "only the right run printed line 1, 'new'; 1 further place differs", None),
+            (
+                b"loss 0.25\nloss 0.5\nmore\n",
+                "line 1 is 'loss 0.75' in the left run and 'loss 0.25' in the right one; 1 further place differs",
+                None,
+            ),
+        ],
+    )
+    def test_lines_in_between_are_one_difference(
+        self, pair: Pair, first: First, text: bytes, detail: str, more: int | None
+    ) -> None:
+        pair[1].printed = self.printed((0, "m", text))
+        found = first(pair)[1]
+        assert (found.detail, found.figures.get(PRINTED_MORE)) == (f"stdout: {detail}", more)
+
+    def test_a_line_in_between_is_found_beside_printed_times(self, pair: Pair, first: First) -> None:
+        lines = [f"step {number} took 0.{number}{{}} s, loss 1.{number}" for number in range(8)]
+        left, right = ("\n".join(lines).replace("{}", digit) for digit in "15")
+        pair[0].printed = self.printed((0, "m", left.encode()))
+        pair[1].printed = self.printed((0, "m", right.replace("step 4", "norm 0.3\nstep 4").encode()))
+        assert first(pair)[1].detail == "stdout: only the right run printed line 5, 'norm 0.3'"
 
     def test_a_process_that_only_one_run_has(self, pair: Pair, first: First) -> None:
         pair[1].printed["0/1"] = [PrintedPiece(1, "m", b"warning\n")]

@@ -310,6 +310,7 @@ def test_lines_that_tell_of_something_else(bare: Pair, change: dict[str, Any]) -
         compare_runs(*paths)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 10_000), st.binary(max_size=200), st.booleans())
 def test_no_bytes_in_a_file_lead_to_a_traceback(

@@ -29,6 +29,7 @@ from reprokit.run_files import rundir
 from reprokit.run_files.rundir import RunDirectory
 from reprokit.verify.runs import compare
 from reprokit.verify.show.summary import summarize
+from tests.support import rest_slow
 
 from .profiles import Writing
 from .runs import recording, replayed
@@ -90,7 +91,7 @@ def test_a_name_that_leads_in_a_circle(small: tuple[Path, Path], tmp_path: Path)
     refused((small[0], loop), RunNotFound, "symbolic links")
 
 
-@pytest.mark.parametrize("name", [rundir.RUN, rundir.ENVIRONMENT, rundir.OUTPUTS])
+@pytest.mark.parametrize("name", rest_slow([rundir.OUTPUTS, rundir.RUN, rundir.ENVIRONMENT]))
 def test_truncated_at_every_byte(small: tuple[Path, Path], name: str) -> None:
     path = small[1] / name
     data = path.read_bytes()
@@ -100,7 +101,7 @@ def test_truncated_at_every_byte(small: tuple[Path, Path], name: str) -> None:
             compare(*small)
 
 
-@pytest.mark.parametrize("name", [rundir.RUN, rundir.ENVIRONMENT, rundir.OUTPUTS])
+@pytest.mark.parametrize("name", rest_slow([rundir.OUTPUTS, rundir.RUN, rundir.ENVIRONMENT]))
 def test_a_flipped_bit_at_every_byte(small: tuple[Path, Path], name: str) -> None:
     path = small[1] / name
     data = path.read_bytes()
@@ -115,6 +116,7 @@ def flipped(data: bytes, position: int) -> bytes:
     return data[:position] + bytes([changed]) + data[position + 1 :]
 
 
+@pytest.mark.slow
 def test_metrics_truncated_at_every_byte(small: tuple[Path, Path]) -> None:
     path = small[1] / rundir.METRICS
     data = path.read_bytes()
@@ -123,6 +125,7 @@ def test_metrics_truncated_at_every_byte(small: tuple[Path, Path]) -> None:
         assert not never_identical(small)
 
 
+@pytest.mark.slow
 def test_metrics_with_a_flipped_bit_at_every_byte(small: tuple[Path, Path]) -> None:
     """Without a seal a flipped digit is just another value; it must only never end in a traceback."""
     path = small[1] / rundir.METRICS

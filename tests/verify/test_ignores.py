@@ -304,6 +304,7 @@ def test_an_expression_that_covers_a_result_is_refused(runs: Pair, rule: str) ->
         verified(runs, console=[rule])
 
 
+@pytest.mark.slow
 def test_an_expression_without_end_is_ended_and_named(runs: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pattern_search, "SECONDS", 1)
     printed(runs, f"{'a' * 4000}!\n", f"{'a' * 4000}?\n")

@@ -19,7 +19,7 @@ from reprokit.run_files.ledgers import BatchUse, SampleLoader
 from reprokit.verify.categories.samples import EpochCoverage
 from reprokit.verify.show.sample_ledger import LedgerOverview, print_overview
 from tests.questions.test_resume_frameworks import TRAINERS
-from tests.support import Done, Reprokit, training_text
+from tests.support import Done, Reprokit, rest_slow, training_text
 
 pytestmark = pytest.mark.torch
 
@@ -38,11 +38,12 @@ def exported(reprokit: Reprokit, run: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (reprokit.directory / "samples.jsonl").read_text().splitlines()]
 
 
-def by_step(lines: list[dict[str, Any]], optimizer: int) -> list[list[Any]]:
+def by_step(lines: list[dict[str, Any]], optimizer: int | str) -> list[list[Any]]:
     """The samples of each step of an optimizer."""
+    name = optimizer if isinstance(optimizer, str) else f"optimizer#{optimizer}"
     steps: dict[int, list[Any]] = {}
     for line in lines:
-        if line["optimizer"] == f"optimizer#{optimizer}":
+        if line["optimizer"] == name:
             steps.setdefault(line["step"], []).append(line["sample"])
     assert list(steps) == list(range(len(steps)))
     return list(steps.values())
@@ -58,6 +59,7 @@ def seen_by(path: Path) -> dict[str, list[list[int]]]:
     return content
 
 
+@pytest.mark.slow
 def test_loaders_of_all_kinds(reprokit: Reprokit) -> None:
     recorded = record(reprokit, "run", "ledgered_loaders.py", "1", "seen.json")
     assert recorded.returncode == 0, recorded.stderr
@@ -168,6 +170,7 @@ def test_another_seed_parts_where_the_samples_do(reprokit: Reprokit) -> None:
     assert leaf["figures"]["seen_at"] == [min(at), max(at)]
 
 
+@pytest.mark.slow
 def test_what_epochs_gave_twice_and_never(reprokit: Reprokit) -> None:
     names = ["doubled", "weighted", "copied", "workers"]
     assert record(reprokit, "run", "ledgered_loaders.py", "3", "seen.json", *names).returncode == 0
@@ -285,6 +288,87 @@ def test_what_a_resumed_run_saw_twice_and_never(reprokit: Reprokit) -> None:
     assert differing["figures"]["differing_samples"] >= len(set(first[6]) - again) > 0
     assert differing["detail"].endswith("in 2 of 2 steps")
     assert reprokit.run("check", "first").returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", rest_slow(["persistent"], extended=["plain", "workers", "streamed"]))
+def test_torchdata_s_stateful_loader_goes_on_in_the_midst_of_an_epoch(reprokit: Reprokit, kind: str) -> None:
+    pytest.importorskip("torchdata.stateful_dataloader")
+    killed = record(reprokit, "first", "ledgered_stateful.py", "first", kind, "1")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    resumed = record(reprokit, "resumed", "ledgered_stateful.py", "resumed", kind, "2")
+    assert resumed.returncode == 0, resumed.stderr
+    whole = record(reprokit, "whole", "ledgered_stateful.py", "whole", kind, "1")
+    printed = [[int(word) for word in line.split()] for line in whole.stdout.splitlines()]
+    assert len(printed) == 10
+    if kind == "streamed":
+        assert {line["worker"] for line in exported(reprokit, "resumed")} == {0, 1}
+    else:
+        assert by_step(exported(reprokit, "whole"), 0) == printed
+        assert by_step(exported(reprokit, "first"), 0) == printed[:8]
+        assert by_step(exported(reprokit, "resumed"), 0) == printed[6:]
+    both = reprokit.run("ledger", "first", "resumed")
+    assert both.returncode == 0, both.stdout
+    assert ("10 batches" if kind == "streamed" else "160 samples of 160  each drawn once") in both.stdout
+    assert compared_samples(reprokit, "first", "resumed")["verdict"] == "identical"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("framework", "workers"), rest_slow([("jax", 0)], extended=[("jax", 2), ("torch", 0), ("torch", 2)])
+)
+def test_grain_s_loader_goes_on_in_the_midst_of_an_epoch(reprokit: Reprokit, framework: str, workers: int) -> None:
+    pytest.importorskip("grain")
+    arguments = [framework, str(workers), "1"]
+    first = record(reprokit, "first", "ledgered_grain.py", "first", *arguments)
+    assert first.returncode == (0 if workers else -signal.SIGKILL), first.stderr
+    optimizer = "loop#0" if framework == "jax" else "optimizer#0"
+    printed = []
+    for part in ("resumed", "whole"):
+        done = record(reprokit, part, "ledgered_grain.py", part, *arguments)
+        assert (done.returncode, "the agent" in done.stderr) == (0, False), done.stderr
+        printed = [[int(word) for word in line.split()] for line in done.stdout.splitlines()]
+        assert by_step(exported(reprokit, part), optimizer) == printed
+    assert by_step(exported(reprokit, "first"), optimizer) == printed[:8]
+    assert by_step(exported(reprokit, "resumed"), optimizer) == printed[6:]
+    both = reprokit.run("ledger", "first", "resumed")
+    assert both.returncode == 0, both.stdout
+    assert "165 samples of 165  each drawn once" in both.stdout
+    assert ("updates are not seen" in both.stdout) == (framework == "jax")
+
+
+@pytest.mark.slow
+def test_batches_of_which_grain_filters_samples_are_known_by_their_digests(reprokit: Reprokit) -> None:
+    pytest.importorskip("grain")
+    done = record(reprokit, "run", "ledgered_grain.py", "whole", "jax", "0", "1", "filtered")
+    assert done.returncode == 0, done.stderr
+    steps = by_step(exported(reprokit, "run"), "loop#0")
+    assert [len(step) for step in steps] == [1] * len(done.stdout.splitlines())
+    assert all(re.fullmatch("[0-9a-f]{16}", step[0]) for step in steps)
+    assert "6 batches  each drawn once" in reprokit.run("ledger", "run").stdout
+
+
+@pytest.mark.extended
+@pytest.mark.skipif(not TRAINERS.exists(), reason=f"{TRAINERS} is not there: make .venv-trainers/.installed")
+@pytest.mark.parametrize("buffer", [1, 15])
+def test_what_a_resumed_shuffle_of_a_stream_drew_twice_and_never(reprokit: Reprokit, buffer: int) -> None:
+    """Hugging Face's shuffle fills its buffer anew: what was in it is lost, unless it is of one record."""
+    path = reprokit.script("train.py", training_text("ledgered_streamed.py"))
+    seen = []
+    for part, code in (("first", -signal.SIGKILL), ("resumed", 0)):
+        done = reprokit.run("record", "-o", part, "--", str(TRAINERS), str(path), part, str(buffer), "plain")
+        assert done.returncode == code, done.stderr
+        printed = [[int(word) for word in line.split()] for line in done.stdout.splitlines()]
+        seen.append([[f"{number // 25}.jsonl:{number % 25}" for number in step] for step in printed])
+        assert by_step(exported(reprokit, part), 0) == seen[-1]
+    both = reprokit.run("ledger", "first", "resumed")
+    if buffer == 1:
+        assert "100 samples  each drawn once" in both.stdout
+        return
+    counts = Counter(sample for steps in seen for step in steps for sample in step)
+    twice = sum(count > 1 for count in counts.values())
+    assert twice > 0
+    assert f"{counts.total()} samples  {twice} samples drawn twice" in both.stdout
 
 
 @pytest.mark.slow

@@ -125,6 +125,7 @@ def test_wide_characters_keep_columns_in_line_in_a_pipe(wide: Path, reprokit: Re
     assert [cell_len(line.partition("exit 0")[0]) for line in lines[1:]] == [place] * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "kept"),
     [

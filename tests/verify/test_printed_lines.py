@@ -10,8 +10,7 @@ import pytest
 from reprokit.core.difference import BookkeepingKind, Verdict
 from reprokit.run_files.console import PrintedPiece, ProcessConsole
 from reprokit.verify.bookkeeping.recognition import RunContext
-from reprokit.verify.categories.console import _printed_stream, _stream_leaf
-from reprokit.verify.categories.merged_console import compare_as_set, without_ranks
+from reprokit.verify.categories.console import _printed_stream, _stream_leaf, compare_as_set, without_ranks
 from reprokit.verify.categories.printed_lines import LineComparer, compare_lines, printed_lines, tells_results
 
 from .bookkeeping_lines import BOOKKEEPING, RESULTS, STARTED
@@ -166,6 +165,7 @@ def test_lines_that_were_not_kept_are_counted(lines: tuple[Any, Any], words: str
     assert leaf.detail.startswith(words)
 
 
+@pytest.mark.slow
 def test_no_line_takes_long() -> None:
     began = time.process_time()
     repeated = ("1", " ", "a_time", "1:", "/tmp/", "\x1b[1", "1d", "loss ", "mae 1 s ", "1, ", "a,", "3 s,", "0x")

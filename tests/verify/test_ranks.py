@@ -6,13 +6,15 @@ import json
 import sys
 from pathlib import Path
 
+import numpy
 import pytest
 
 from reprokit.run_files.rundir import RunDirectory
+from reprokit.run_files.trails import Series, read
 from reprokit.verify.categories.ranks import RankState, agreements
 from reprokit.verify.runs import compare
 from tests.support import Reprokit
-from tests.trails import Table
+from tests.trails import Table, digest, list_digest
 
 from .runs import recording, replayed, trail
 
@@ -208,3 +210,124 @@ def test_a_gate_finds_the_rank_of_a_real_training_whose_weights_were_corrupted(r
     done = reprokit.run("gate", "--ranks-agree", "--allow-state", "--", *command, environment=environment)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "rank 1 left the other at step 6 (parameters were changed since the step before)" in done.stdout
+
+
+def shards(count: int, steps: int) -> dict[str, Table]:
+    """Ranks that all have a bias, and each a part of the weights."""
+    tables = ranks(count, steps)
+    for number, table in enumerate(tables.values()):
+        placement = f"Shard(dim=0) {number + 1} of {count}"
+        table.tensors = [("weight", "float32", [2], placement), ("bias", "float32", [3], "Replicate()")]
+        kept = [*range(min(16, steps)), *range(max(16, steps - 16), steps)]
+        table.kept = {step: ([5, 6], [100 * number + step, 7 + step]) for step in kept}
+        for step in table.steps:
+            step["parameters"] += number
+    return tables
+
+
+def test_parts_that_no_other_rank_has_are_compared_with_nothing_and_the_others_are(tmp_path: Path) -> None:
+    equal, parts = agreements(run(tmp_path, shards(3, 100)))
+    assert (
+        equal.words == "optimizer#0 on 3 ranks: parameters (bias) are equal after each of 32 steps, 68 more not known"
+    )
+    assert parts.words == (
+        "optimizer#0 on 3 ranks: parameters (weight) are parts that no other rank has: "
+        "only another run can be compared with them"
+    )
+    assert (equal.state, parts.state) == (RankState.EQUAL, RankState.SHARDED)
+
+
+def test_shared_parameters_part_between_the_steps_of_which_single_digests_are_kept(tmp_path: Path) -> None:
+    tables = shards(3, 100)
+    for step in range(84, 100):
+        tables["rank2"].kept[step][1][1] += 1
+    assert agreements(run(tmp_path, tables))[0].words == (
+        "rank 2 left the others between steps 15 and 84 (bias) of optimizer#0"
+    )
+
+
+def test_what_a_terminal_would_act_upon_is_spelt_out(tmp_path: Path) -> None:
+    tables = shards(2, 3)
+    for table in tables.values():
+        table.tensors[1] = ("bi\x1b]0;as", *table.tensors[1][1:])
+    run(tmp_path, tables)
+    done = Reprokit(tmp_path).run("verify", "run", "--ranks")
+    assert "\x1b" not in done.stdout
+    assert "parameters (bi\\x1b]0;as) are equal" in done.stdout
+
+
+def test_the_rank_whose_shared_parameters_left_the_others_is_named(tmp_path: Path) -> None:
+    tables = shards(3, 20)
+    for step in range(9, 20):
+        tables["rank1"].kept[step][1][1] += 1
+    words = "rank 1 left the others at step 9 (bias) of optimizer#0"
+    assert agreements(run(tmp_path, tables))[0].words == words
+    done = Reprokit(tmp_path).run("verify", "run", "--ranks")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (1, f"parted: {words}")
+
+
+def test_ranks_with_the_same_parts_are_compared_with_each_other_in_each_step(tmp_path: Path) -> None:
+    tables = shards(2, 40)
+    copies = shards(2, 40)
+    change(copies["rank1"], 30, "parameters")
+    tables.update(rank2=copies["rank0"], rank3=copies["rank1"])
+    found = agreements(run(tmp_path, tables))
+    assert [agreement.words for agreement in found] == [
+        "optimizer#0 on ranks 0, 2: parameters are equal after each of 40 steps",
+        "ranks 1, 3 parted at step 30 (parameters; gradients were equal) of optimizer#0",
+        "optimizer#0 on 4 ranks: parameters (bias) are equal after each of 32 steps, 8 more not known",
+    ]
+
+
+def test_ranks_that_all_have_parts_of_their_own_leave_nothing_to_compare(tmp_path: Path) -> None:
+    tables = shards(2, 3)
+    for number, table in enumerate(tables.values()):
+        table.tensors[1] = ("bias", "float32", [3], f"Shard(dim=0) {number + 1} of 2")
+    run(tmp_path, tables)
+    done = Reprokit(tmp_path).run("verify", "run", "--ranks")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "parameters (weight, bias) are parts that no other rank has" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "changed", "expected"),
+    [
+        ("fsdp", "1 0.weight", ["sharded"]),
+        ("hsdp", "2 0.weight", ["parted: rank 2 left the other of ranks 0, 2 at step 3", "equal"]),
+        ("tensor", "1 3.weight", ["parted: ranks 0, 1 parted at step 3", "sharded"]),
+        pytest.param("both", "1 3.bias", ["parted", "parted", "sharded"], marks=pytest.mark.extended),
+    ],
+)
+def test_the_parts_of_a_real_training_are_in_its_trail(
+    reprokit: Reprokit, kind: str, changed: str, expected: list[str]
+) -> None:
+    script = str(TRAININGS / "sharded_ranks.py")
+    for name, words in (("whole", []), ("changed", ["3", *changed.split()])):
+        done = reprokit.run("record", "-o", name, "--", sys.executable, script, kind, *words)
+        assert (done.returncode, "in part" in done.stderr) == (0, False), done.stderr
+        if name == "whole":
+            trail_of = {trail.process: trail.series[0] for trail in read(RunDirectory(reprokit.directory / name))}
+            check_parts(reprokit.directory, trail_of)
+    states = [agreement.state.value for agreement in agreements(RunDirectory(reprokit.directory / "whole"))]
+    assert [state for state in states if state != "equal"] == (["sharded"] if kind != "hsdp" else [])
+    found = agreements(RunDirectory(reprokit.directory / "changed"))
+    for agreement, start in zip(found, expected, strict=True):
+        assert f"{agreement.state.value}: {agreement.words}".startswith(start)
+    compared = reprokit.run("verify", "whole", "changed")
+    rank = changed.split()[0]
+    assert f"before the step of optimizer#0 of process rank{rank}: identical for 3 steps; at step 3" in compared.stdout
+
+
+def check_parts(directory: Path, series_of: dict[str, Series]) -> None:
+    """Compare the last digests of each rank's trail with those of what it had in the end."""
+    for process, series in series_of.items():
+        steps = list(series.steps())
+        assert [step.partial for step in steps] == [False] * 5
+        assert all(None not in (step.gradients, step.parameters, step.before) for step in steps)
+        with numpy.load(directory / f"{process}.npz") as file:
+            parts = {name: digest(part.tobytes(), "float32", part.shape) for name, part in file.items()}
+            shapes = {name: list(part.shape) for name, part in file.items()}
+        assert steps[-1].parameters == list_digest(list(parts.values()))
+        assert {tensor.name: tensor.shape for tensor in series.tensors(0)} == shapes
+        assert any(tensor.placement for tensor in series.tensors(0))

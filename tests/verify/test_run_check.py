@@ -130,7 +130,7 @@ def test_verify_refuses_predictions_and_snapshots_that_were_altered(tmp_path: Pa
     column.write_bytes(data + b"x")  # behind the rows that lines tell of
     with pytest.raises(RunDamaged, match="evaluation was altered"):
         compare(path, path)
-    assert any("evaluation was altered" in text for text in warnings(summarize(path)))
+    assert any("evaluation was altered" in warning.text for warning in warnings(summarize(path)))
     column.write_bytes(data)
     alter(snapshot / "tensors.safetensors")
     with pytest.raises(RunDamaged, match=f"{snapshot.name} was altered"):

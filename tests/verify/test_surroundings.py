@@ -20,7 +20,7 @@ from reprokit.run_files import names, rundir
 from reprokit.verify.categories.environment import RULES, rule_for
 from reprokit.verify.comparison import Comparison
 from reprokit.verify.runs import compare
-from tests.support import Reprokit, python, training_text
+from tests.support import Reprokit, python, rest_slow, training_text
 
 from .runs import Building, float32
 
@@ -225,7 +225,7 @@ def test_code_that_is_no_module_is_part_of_the_code_and_a_replay_names_it(reprok
     record(reprokit, "a")
     write(2)
     replayed = reprokit.run("replay", "a", "-o", "b")
-    assert [name for name in kinds if f"changed: {name}: its contents differ\n" not in replayed.stderr] == []
+    assert [name for name in kinds if f"changed: {name}: its contents differ [changed]\n" not in replayed.stderr] == []
     found = {name: leaf for name, leaf in leaves(reprokit).items() if name.startswith("code.")}
     assert sorted(found) == [f"code.{name}" for name in kinds]
     assert all(leaf.can_change_results for leaf in found.values())
@@ -408,7 +408,7 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("reader", rest_slow(READERS))
 def test_data_that_was_read_is_found_without_being_named(reprokit: Reprokit, reader: str) -> None:
     script(reprokit, "ctypes, multiprocessing, numpy, os", f"({READERS[reader]}) and 0")
     for run in ("a", "b"):
@@ -487,6 +487,7 @@ def test_a_file_that_is_read_again_and_again_is_noted_once(reprokit: Reprokit) -
     assert sum(line.startswith(bytes(reprokit.directory / "data.bin")) for line in lines) == 1
 
 
+@pytest.mark.slow
 def test_what_is_noted_is_bounded_and_then_has_no_digest(reprokit: Reprokit) -> None:
     from reprokit.run import data
 

@@ -267,7 +267,7 @@ static struct rk_child new_child(const struct rk_thread *thread, enum rk_child_k
 /* Writes a child to the recording, by the part of its name after its parent's (rk_child_identity). */
 static void write_child(struct rk_child *child, const char *identity) {
     const char *slash = strrchr(identity, '/');
-    if (rk_plan.mode != RK_MODE_RECORD) return;
+    if (!rk_records()) return;
     rk_append(child->name, sizeof(child->name), 0, slash ? slash + 1 : identity);
     child->check = rk_check(child, offsetof(struct rk_child, check), 0);
     rk_append_line("/entropy" FILE_NAME, (const char *)child, sizeof(*child));
@@ -281,14 +281,15 @@ static void name_as_recorded(char *text, const char *parent, const struct rk_chi
     rk_shorten(text);
 }
 
-/* Numbers a child that the recording lacks. If this process cannot reach the run directory, neither could the recorded
+/* Numbers a child that the recording lacks. In a run that is continued it is another child of the same run: its number
+ * comes after the recorded ones. If this process cannot reach the run directory, neither could the recorded
  * one: its further children are numbered after the last one that it wrote. */
 static uint32_t number_of_stranger(const struct recording *recording, struct rk_thread *thread,
                                    const struct rk_child *target, bool *is_stranger) {
     char path[RK_RUN_PATH + 16];
     uint32_t last = 0;
     rk_append(path, sizeof(path), rk_append(path, sizeof(path), 0, rk_run), "/entropy");
-    *is_stranger = rk_call(SYS_faccessat, AT_FDCWD, (long)path, 0, 0, 0, 0) == 0;
+    *is_stranger = !rk_continues() && rk_call(SYS_faccessat, AT_FDCWD, (long)path, 0, 0, 0, 0) == 0;
     for (uint32_t i = 0; i < recording->count && !*is_stranger; i++) {
         const struct rk_child *child = recording->children + i;
         if (are_siblings(child, target) && child->number > last) last = child->number;
@@ -320,7 +321,7 @@ void rk_name_started(char *text, struct rk_thread *thread, struct rk_birth *birt
                 recording ? number_of_stranger(recording, thread, &child, &birth->is_stranger) : ++thread->children;
         child.number = birth->number;
         rk_child_identity(text, thread, birth->number);
-        write_child(&child, text);
+        if (!birth->recorded) write_child(&child, text);
     }
     name_by_birth(text, thread, birth);
 }
@@ -348,10 +349,11 @@ void rk_number_fork(struct rk_thread *thread) {
         birth->recorded = claim_match(recording, &child);
         birth->number = birth->recorded ? birth->recorded->number
                                         : number_of_stranger(recording, thread, &child, &birth->is_stranger);
-        return;
+    } else {
+        birth->number = next_fork_number(recording, thread, &child);
     }
-    child.number = birth->number = next_fork_number(recording, thread, &child);
-    if (!child.place.lines) return;
+    child.number = birth->number;
+    if (!child.place.lines || birth->recorded) return;
     char identity[RK_IDENTITY];
     rk_child_identity(identity, thread, child.number);
     write_child(&child, identity);
@@ -381,8 +383,8 @@ static bool is_number_recorded(const struct recording *recording, const struct r
 static void name_forked(const char *file, char *const arguments[]) {
     char parent[RK_IDENTITY];
     make_keys(&forked.child, file, arguments);
-    write_child(&forked.child, rk_identity);
     const struct rk_child *match = forked.recording ? claim_match(forked.recording, &forked.child) : NULL;
+    if (!match) write_child(&forked.child, rk_identity);
     memcpy(parent, forked.identity, sizeof(parent));
     rk_append(forked.identity, RK_IDENTITY, rk_append(forked.identity, RK_IDENTITY, 0, rk_identity), "+");
     if (match) name_as_recorded(forked.identity, parent, match, "+");

@@ -221,7 +221,7 @@ extern char __libc_single_threaded __attribute__((weak)); /* glibc 2.32 */
 static void count(size_t field) {
     struct rk_file *file = __atomic_load_n(&rk_process->file, __ATOMIC_RELAXED);
     uint64_t *counter = (uint64_t *)((char *)file + field);
-    if (RK_UNLIKELY(!file)) return;
+    if (RK_UNLIKELY(!file) || rk_continues()) return;
     if (&__libc_single_threaded && __libc_single_threaded)
         ++*counter;
     else
@@ -332,6 +332,7 @@ static int64_t tell(struct rk_thread *thread, uint16_t place, clockid_t id) {
     } else {
         count(offsetof(struct rk_file, clock_past));
         if (expected) time = calendar->floor = extrapolate(thread, rk_clock_now(monotonic(id)) + ahead, bounds);
+        if (rk_continues() && !has_next(thread)) record(thread, place, time ? time : (time = rk_clock_now(id)));
     }
     calendar->places[1] = calendar->places[0];
     calendar->places[0] = place;

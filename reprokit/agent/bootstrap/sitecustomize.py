@@ -22,11 +22,17 @@ try:
         from importlib.machinery import SourceFileLoader as _SourceFileLoader
 
         class _Loader(_SourceFileLoader):
-            """Compiles each time (some 0.1 s in all): a first run that compiles and a second that reads
-            the bytecode would leave the program's memory, and so its addresses, in two states."""
+            """Reads bytecode and writes none: only the launcher does, before any program of its runs starts. A first
+            run that compiles and a second that does not would leave the program's memory in two states."""
 
             def get_code(self, fullname):  # type: ignore[no-untyped-def]
-                return self.source_to_code(self.get_data(self.path), self.path)
+                try:
+                    return super().get_code(fullname)
+                except Exception:  # the bytecode is damaged, as a full disk leaves it
+                    return self.source_to_code(self.get_data(self.path), self.path)
+
+            def set_data(self, *_, **__):  # type: ignore[no-untyped-def]
+                pass
 
         class _Finder(_FileFinder):
             """Finds modules for _Loader, also in the folders of the packages that it finds."""

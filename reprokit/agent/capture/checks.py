@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .header import CONDITION, GRADIENT, Trigger
 from .header import LOSS as OF_LOSS
-from .settings import GRADIENT_JUMP, GRADIENT_SCALE, JUMP, LOSS, LOSS_ABOVE, OTHER_RANK
+from .settings import ASKED, GRADIENT_JUMP, GRADIENT_SCALE, JUMP, LOSS, LOSS_ABOVE, OTHER_RANK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,6 +66,11 @@ def other_rank(rank: int, what: str) -> Trigger:
     return Trigger(CONDITION, f"{what} on rank {rank}", OTHER_RANK, rank=rank)
 
 
+def asked() -> Trigger:
+    """Return the trigger of a step whose snapshot was asked for, and in which nothing was wrong."""
+    return Trigger(CONDITION, "asked for; nothing was found wrong in the step", ASKED)
+
+
 def _beyond(condition: str, what: str, limit: float, value: float) -> Trigger:
     return Trigger(CONDITION, what, condition, limit=limit, value=value)
 
@@ -74,6 +79,8 @@ def matching_trigger(
     captured: Trigger, seen: Sequence[Trigger], loss: float | None, norm: float | None
 ) -> Trigger | None:
     """Return the trigger by which a captured one is seen again: of its kind, and preferably of its name."""
+    if captured.condition == ASKED:
+        return captured
     if captured.kind == CONDITION and captured.condition != GRADIENT_SCALE:
         value = {LOSS_ABOVE: loss, GRADIENT_JUMP: norm}.get(captured.condition)
         is_beyond = value is not None and captured.limit is not None and not value <= captured.limit

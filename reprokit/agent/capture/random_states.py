@@ -13,7 +13,7 @@ from array import array
 
 from ..core.signal_errors import pass_on
 from ..core.trail_library import GeneratorAddresses
-from ..pytorch import private_api
+from ..pytorch import generators, private_api
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,10 +21,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     RandomReader = Callable[[], dict[str, Any]]  # returns the states saved at one moment
+    Saved = tuple[Any, dict[str, Any], Any]  # compiled code's copies, states by name, and PyTorch's
 
 _WORDS = struct.Struct("<625I")
 _GAUSS = struct.Struct("<i4xd")  # of NumPy: whether a second normal number is cached, and its value
 _VERSION = 3  # of the state of Python's generator
+_FOLLOWING = struct.Struct("<?d")  # of Python: whether a second normal number is cached, and its value
+_TORCH = slice(24, 24 + 624 * 8)  # of PyTorch's state: words of 32 bits, each in 64
+_DEVICE = 16  # bytes of the state of a GPU's generator
 
 
 class RandomStates:
@@ -35,19 +39,38 @@ class RandomStates:
         self._compiled = compiled
         self._words = GeneratorAddresses()
         self._gauss_offset: int | None = None  # of _GAUSS in a RandomState of NumPy; 0: unknown; None: not searched yet
-        self._saved: tuple[Any, dict[str, Any], Any] = (None, {}, None)  # compiled code's copies, states, PyTorch's
+        self.saved: Saved = (None, {}, None)
+        self._reader: RandomReader | None = None  # of these
+        self._torch_state = None if torch is None else torch.default_generator.get_state
+        memory = None if torch is None or compiled is None else generators.default_memory(torch)
+        self._torch_memory = (0, 0) if memory is None else (generators.address_of(memory), len(memory))
+        self._sees_all = torch is None or memory is not None  # all generators' memory, GPUs' aside
 
-    def keep(self) -> None:
-        """Save the current states."""
-        compiled = self._compiled
-        copies = compiled and compiled.random_states(self._words.known, self._gauss_offset or 0)
+    def keep(self) -> RandomReader:
+        """Save the current states; return a function that returns these, even after another keep()."""
+        saved = self.current()
+        if saved is not self.saved or self._reader is None:
+            self.saved, self._reader = saved, functools.partial(_states, *saved)
+        return self._reader
+
+    def hold(self, saved: Saved) -> None:
+        """Take states as the saved ones."""
+        self.saved, self._reader = saved, None
+
+    def current(self) -> Saved:
+        """Return the current states, as they are saved: the very ones that are, if nothing was drawn since."""
+        compiled, torch, saved = self._compiled, self._torch, self.saved
+        place = self._words.known, self._gauss_offset or 0, self._torch_memory, saved[0]
+        copies = None if compiled is None else compiled.random_states(*place)
+        uses_cuda = torch is not None and private_api.uses_cuda(torch)
+        if copies is not None and copies is saved[0] and self._sees_all and not uses_cuda:
+            return saved
         states = self._states_by_call() if copies is None else {}
-        torch = self._torch
-        if torch is not None and private_api.uses_cuda(torch):
+        if uses_cuda:
             cuda = torch.cuda  # seeds and offsets, which lie in host memory
             devices = [] if cuda.is_current_stream_capturing() else cuda.default_generators
             states["torch.cuda"] = [generator.get_state() for generator in devices]
-        self._saved = copies, states, None if torch is None else torch.default_generator.get_state()
+        return copies, states, None if self._torch_state is None else self._torch_state()
 
     def _states_by_call(self) -> dict[str, Any]:
         """Return the states that Python and NumPy report, and find out where they lie in memory."""
@@ -66,17 +89,33 @@ class RandomStates:
 
     def kept(self) -> dict[str, Any]:
         """Return the saved states of "python", "numpy", "torch" and "torch.cuda", as their setters take them."""
-        return self.taken()()
+        return _states(*self.saved)
 
-    def taken(self) -> RandomReader:
-        """Return a function that returns the states saved now, even after another keep()."""
-        return functools.partial(_states, *self._saved)
+    def packed(self) -> dict[str, bytes]:
+        """Return the saved states as bytes, of which a few change while their generator goes through its numbers."""
+        copies, states, torch = self.saved
+        packed: dict[str, bytes] = {}
+        if copies is not None:
+            python, following, numpy, gauss, _ = copies
+            packed["python"] = python + _packed_following(following)
+            packed.update({} if numpy is None else {"numpy": numpy + gauss})
+        if "python" in states:
+            _, (*words, position), following = states["python"]
+            packed["python"] = _WORDS.pack(position, *words) + _packed_following(following)
+        if isinstance(states.get("numpy"), tuple):
+            _, words, position, *cached = states["numpy"]
+            packed["numpy"] = _WORDS.pack(*words.tolist(), position) + _GAUSS.pack(*cached)
+        if torch is not None:
+            packed["torch"] = _packed_torch(_bytes_of(torch))
+        if states.get("torch.cuda"):
+            packed["torch.cuda"] = b"".join(map(_bytes_of, states["torch.cuda"]))
+        return packed
 
 
 def _states(copies: Any, states: dict[str, Any], torch: Any) -> dict[str, Any]:
     states = dict(states)
     if copies is not None:
-        python, following, numpy, gauss = copies
+        python, following, numpy, gauss, _ = copies
         position, *words = _WORDS.unpack(python)
         states["python"] = _VERSION, (*words, position), following
         if numpy is not None:
@@ -84,6 +123,54 @@ def _states(copies: Any, states: dict[str, Any], torch: Any) -> dict[str, Any]:
             array_of = sys.modules["numpy"].array
             states["numpy"] = ("MT19937", array_of(words, "uint32"), position, *_GAUSS.unpack(gauss))
     return states if torch is None else {**states, "torch": torch}
+
+
+def _packed_following(following: float | None) -> bytes:
+    return _FOLLOWING.pack(following is not None, following or 0.0)
+
+
+def _packed_torch(state: bytes) -> bytes:
+    """Return the state of a Mersenne Twister without the upper halves of its words, which are zero."""
+    words = memoryview(state[_TORCH]).cast("I") if len(state) > _TORCH.stop else memoryview(b"")
+    has_halves = bool(words) and not words[1::2].tobytes().strip(b"\0")
+    return state[: _TORCH.start] + words[::2].tobytes() + state[_TORCH.stop :] if has_halves else state
+
+
+def _unpacked_torch(packed: bytes) -> bytes:
+    stop = _TORCH.start + 624 * 4
+    if not stop < len(packed) < _TORCH.stop:
+        return packed
+    return packed[: _TORCH.start] + array("Q", array("I", packed[_TORCH.start : stop])).tobytes() + packed[stop:]
+
+
+def _bytes_of(state: Any) -> bytes:
+    from ctypes import string_at
+
+    return string_at(state.data_ptr(), state.numel())
+
+
+def put_back_packed(packed: Mapping[str, bytes], torch: Any) -> None:
+    """Restore the states of generators from their bytes; raises ValueError if these are none."""
+    try:
+        states: dict[str, Any] = {}
+        if "python" in packed:
+            position, *words = _WORDS.unpack_from(packed["python"])
+            has_following, following = _FOLLOWING.unpack_from(packed["python"], _WORDS.size)
+            states["python"] = _VERSION, (*words, position), following if has_following else None
+        if "numpy" in packed:
+            *words, position = _WORDS.unpack_from(packed["numpy"])
+            cached = _GAUSS.unpack_from(packed["numpy"], _WORDS.size)
+            states["numpy"] = "MT19937", sys.modules["numpy"].array(words, "uint32"), position, *cached
+    except struct.error as error:
+        raise ValueError(f"no state of a generator: {error}") from None
+    put_back(states)
+    of_devices = packed.get("torch.cuda", b"")
+    generators = [(torch.default_generator, _unpacked_torch(packed["torch"]))] if "torch" in packed else []
+    if of_devices:
+        devices = torch.cuda.default_generators
+        generators += [(each, of_devices[n * _DEVICE :][:_DEVICE]) for n, each in enumerate(devices)]
+    for generator, state in generators:
+        generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
 
 def as_values(states: Mapping[str, Any]) -> dict[str, Any]:

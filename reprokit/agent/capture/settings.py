@@ -15,6 +15,7 @@ ACTIONS = (STOP, SKIP, ROLLBACK)
 ACTIVATIONS, LOSS, JUMP = "activations", "loss>", "gradient-jump>"
 # Values of "condition" in a trigger of kind "condition": the quantity beyond its limit, or another rank.
 LOSS_ABOVE, GRADIENT_JUMP, GRADIENT_SCALE, OTHER_RANK = "loss-above", "gradient-jump", "gradient-scale", "other-rank"
+ASKED = "asked"  # of a step whose snapshot was asked for, although nothing in it was wrong
 # Why a framework's steps are not captured: values in the journal and run.json, and texts for them.
 NEEDS_TENSORFLOW_2 = "needs-tensorflow-2"
 NEEDS_KERAS_ON_TENSORFLOW = "needs-keras-on-tensorflow"
@@ -82,6 +83,8 @@ class CaptureSettings:
     fallback: str | None = None  # another directory, if the disk is full
     conditions: Any = ()  # texts; converted to Conditions
     rollback_every: int = 100  # steps between two states to roll back to
+    take: int | None = None  # in a replay: the one step that is captured, whatever is in it
+    take_from: int = 0  # the first step that this replay computes; it is fast-forwarded to it
     redo: RedoOptions | None = None
     library: str | None = None  # path of libreprokit_trail.so, if it was built
 

@@ -62,7 +62,15 @@ class StepBatches:
         if len(self.current) >= MAX_BATCHES:
             return None
         self._copies -= 1
-        record = BatchRecord(origin, source, pack(value, self._leaf, has_objects=True))
+        kind, plain = type(value), self._tensor
+        if self._copies <= 0 and (kind is list or kind is tuple) and set(map(type, value)) == {plain}:
+            node: Node = {kind.__name__: []}  # as pack() has it, without its calls
+            for item in value:
+                node[kind.__name__].append({"held": item.detach()})
+                self._watched.append((item, changes(item)))
+        else:
+            node = pack(value, self._leaf, has_objects=True)
+        record = BatchRecord(origin, source, node)
         self.current.append(record)
         return record
 
@@ -102,6 +110,11 @@ class StepBatches:
             self.earlier, self.past = [], []
         self.current, self._watched = [], []
         self.are_loaded = False
+
+    @property
+    def are_trusted(self) -> bool:
+        """Whether batches are only watched, as none has changed."""
+        return self._copies <= 0
 
     def has_changed(self) -> bool:
         """Return whether a batch that was recorded without a copy has changed since."""

@@ -13,6 +13,7 @@ from ..pytorch.state import Modules
 from . import CaptureSession
 from .torch_checks import CaptureContext
 from .torch_updates import UpdateChecks
+from .torch_usual import UsualStepListener
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class TorchCapture:
         self._hooks: EventHooks | None = None  # set when PyTorch is imported, like all that follows
         self._training: CaptureContext
         self._updates: UpdateChecks
+        self._usual: UsualStepListener
         self._in_place: InPlaceExplanation | None = None
 
     def begin(self, name: str, module: ModuleType) -> None:
@@ -40,6 +42,7 @@ class TorchCapture:
             hooks = hooks_of(self._capture, module)
             self._training = CaptureContext(self._capture, module, hooks.modules)
             self._updates = UpdateChecks(self._training)
+            self._usual = UsualStepListener(self._training, self._updates)
             hooks.decide(self)
             self._hooks = hooks
             if self._capture.settings.redo is not None:
@@ -78,17 +81,17 @@ class TorchCapture:
 
     def handlers(self) -> dict[type[events.TrainingEvent], events.Handler]:
         """Return the handler of each training event."""
-        watched, updates = self._training.watched, self._updates
+        watched, updates, usual = self._training.watched, self._updates, self._usual
         starts, losses = updates.starts, updates.losses
         outputs: dict[type[events.TrainingEvent], events.Handler] = {events.OutputComputed: losses.output_computed}
         return {
             events.LoaderBegan: starts.loader_began,
-            events.BatchFetched: starts.batch_fetched,
+            events.BatchFetched: usual.batch_fetched,
             events.LoaderExhausted: starts.loader_exhausted,
-            events.ForwardBegan: updates.forward_began,
+            events.ForwardBegan: usual.forward_began,
             events.ForwardEnded: updates.compiled_ended,
-            events.BackwardBegan: losses.backward_began,
-            events.BackwardEnded: losses.backward_ended,
+            events.BackwardBegan: usual.backward_began,
+            events.BackwardEnded: usual.backward_ended,
             events.ClippingDue: losses.clipping_due,
             events.GradientsClipped: losses.gradients_clipped,
             events.LossScaled: losses.loss_scaled,
@@ -98,8 +101,8 @@ class TorchCapture:
             events.OptimizerMade: updates.optimizer_made,
             events.PartDue: updates.part_due,
             events.PartDone: updates.part_done,
-            events.UpdateDue: updates.update_due,
-            events.UpdateDone: updates.update_done,
+            events.UpdateDue: usual.update_due,
+            events.UpdateDone: usual.update_done,
             events.UpdateEnded: updates.update_ended,
             **(outputs if self._capture.settings.conditions.activations else {}),
         }

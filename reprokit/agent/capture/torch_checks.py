@@ -12,10 +12,11 @@ from . import checks
 from .header import ACTIVATION, GRADIENT, Trigger
 from .header import LOSS as OF_LOSS
 from .random_states import RandomStates
+from .settings import ASKED
 from .torch_copies import UpdateBackup
 from .torch_finite import FiniteTests
 from .torch_ranks import RankCoordinator
-from .torch_steps import ThreadSteps, TrainingStep, WatchedObjects
+from .torch_steps import ThreadSteps, TrainingStep, UsualSteps, WatchedObjects
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,18 +49,21 @@ class CaptureContext:
         self.tests = FiniteTests(torch, compiled)
         self.ranks = RankCoordinator(torch)
         self._make_random = functools.partial(RandomStates, torch, compiled)
-        self.threads = ThreadSteps(self._new_step)
+        self.threads = ThreadSteps(self._new_steps)
         self.header_listeners: list[Callable[[SnapshotHeader], None]] = []  # called with each snapshot that is saved
+        self.take = capture.settings.take  # the one step that is captured, if a replay is asked for it
+        self.is_taken = self.is_over = False  # whether it was saved, and whether something was wrong in it
+        self.is_testing = not self.take  # whether steps are tested: a replay for one step's snapshot tests that step
 
-    def _new_step(self) -> TrainingStep:
+    def _new_steps(self) -> UsualSteps:
         """Return the first step of a thread, whose optimizers another thread may have created."""
         step = TrainingStep(self.torch, self._make_random)
         step.armed = bool(self.watched.alive())
-        return step
+        return UsualSteps(step, self.watched, self.ranks.forget)
 
     def forget(self) -> None:
         """Drop the parent's state, in a forked child."""
-        self.threads = ThreadSteps(self._new_step)
+        self.threads = ThreadSteps(self._new_steps)
 
     def is_recorded(self) -> bool:
         """Return whether a CUDA graph is being captured; no operator of reprokit's may get into it."""
@@ -67,9 +71,15 @@ class CaptureContext:
 
     def backs_up(self, step: TrainingStep, record: OptimizerSteps) -> bool:
         """Back up the state before an update if it is due; return whether to test the parameters after it."""
-        if record.backup is None:
-            record.backup = UpdateBackup(self.torch, self.tests, record.reference())
-        return record.backup.keep(record.steps, step.losses.recent[-1] if step.losses.recent else 0.0)
+        if self.take is not None and not (self.is_testing and self.is_taken and record.steps == self.take):
+            return False
+        backup, recent = record.backup, step.losses.recent
+        if backup is None:
+            backup = record.backup = UpdateBackup(self.torch, self.tests, record.reference())
+        loss = recent[-1] if recent else 0.0
+        if record.steps in backup.without and type(loss) is float and -backup.limit <= loss <= backup.limit:
+            return False  # the usual step: keep() would say so too
+        return backup.keep(record.steps, loss)
 
     def names(self) -> TensorNames:
         """Return the names of this thread's parameters."""
@@ -82,6 +92,19 @@ class CaptureContext:
     def models(self) -> list[Any]:
         """Return the models that own parameters of any optimizer."""
         return self.modules.owners(self.watched.parameters(), self.torch.nn.Module)
+
+    def note_step(self) -> None:
+        """Test what comes if it is of the step that is asked for, to which no optimizer is an update behind."""
+        if self.take is not None:
+            steps = [record.steps for record in self.watched.alive()]
+            self.is_testing = self.take in steps and self.take - 1 not in steps and not self.is_over
+            if max(steps, default=0) <= self.capture.settings.take_from:
+                self.threads.step.losses.recent.clear()  # nobody computed it in this replay
+
+    def note_taken(self, trigger: Trigger) -> None:
+        """Test nothing further if something was wrong in the step that was asked for; else the rest of the step."""
+        self.is_taken, self.is_over = True, trigger.condition != ASKED
+        self.is_testing = not self.is_over
 
     def triggers(self, kind: str, records: list[OptimizerSteps]) -> list[Trigger]:
         """Return a trigger for each gradient, or parameter, of these optimizers that is not finite."""
@@ -109,22 +132,30 @@ class StepChecks:
 
     def update_triggers(self, step: TrainingStep, records: list[OptimizerSteps], is_scaled: bool) -> list[Trigger]:
         """Return triggers for gradients about to be applied, and for losses and outputs on GPUs."""
-        findings, triggers, is_fine = step.findings, [], True
+        findings, training, is_fine = step.findings, self._training, True
+        triggers: list[Trigger] = []
+        if not training.is_testing:
+            return triggers
         signals = self.signals(findings) if findings.device_losses or findings.device_counts else []
         if is_scaled:
             is_fine = not signals
-        elif signals or not (findings.finite_gradients and findings.are_known_finite(gradients_of(records))):
-            is_fine = self._tests.are_finite([*gradients_of(records), *signals])
-            if is_fine and len(records) > 1:
-                findings.note_finite(gradients_of(records), set(map(id, records)))
+        else:
+            gradients = records[0].gradients() if len(records) == 1 else gradients_of(records)
+            if signals or not (findings.finite_gradients and findings.are_known_finite(gradients)):
+                is_fine = self._tests.are_finite([*gradients, *signals] if signals else gradients)
+                if is_fine and len(records) > 1:
+                    findings.note_finite(gradients, set(map(id, records)))
         if not is_fine:
             triggers += self.device_triggers(findings)
-            triggers += [] if is_scaled else self._training.triggers(GRADIENT, records)
+            triggers += [] if is_scaled else training.triggers(GRADIENT, records)
         if self._conditions.gradient_jump is not None and not is_scaled:
             for record in records:
                 triggers += self._norm_trigger(record)
         if signals and not triggers and self._conditions.loss_above is not None:
             triggers += self.device_triggers(findings)
+        is_asked = training.take is not None and not training.is_taken
+        if is_asked and not (triggers or findings.triggers):
+            triggers.append(checks.asked())
         return triggers
 
     def _norm_trigger(self, record: OptimizerSteps) -> list[Trigger]:
@@ -172,7 +203,11 @@ class StepChecks:
         """Check a loss, or keep it for later if it lies on a GPU."""
         triggers = step.findings.triggers
         if number is not None:
-            self._check_value(step, number[1])
+            value = number[1]
+            if value - value == 0 and self._conditions.loss_above is None:
+                step.losses.recent.append(value)  # the usual step, without further calls
+            else:
+                self._check_value(step, value)
         elif loss.numel() == 1 and not loss.is_complex():
             if loss.is_cpu:
                 self._check_value(step, float(loss.item()))
@@ -180,17 +215,17 @@ class StepChecks:
             value = loss.detach()
             step.losses.recent.append(value)
             step.findings.device_losses.append(value)
-        elif loss.is_cpu and not bool(self._torch.isfinite(loss.detach()).all()):
+        elif loss.is_cpu and self._training.is_testing and not bool(self._torch.isfinite(loss.detach()).all()):
             triggers.append(Trigger(OF_LOSS, "not finite"))
 
     def _check_value(self, step: TrainingStep, value: float) -> None:
         step.losses.recent.append(value)
-        trigger = checks.loss(value, self._conditions.loss_above)
+        trigger = checks.loss(value, self._conditions.loss_above) if self._training.is_testing else None
         step.findings.triggers += [] if trigger is None else [trigger]
 
     def check_output(self, findings: StepFindings, module: Any, output: Any) -> None:
         """Check a module's output; on a GPU, only start counting its non-finite elements."""
-        if any(trigger.kind == ACTIVATION for trigger in findings.triggers):
+        if not self._training.is_testing or any(trigger.kind == ACTIVATION for trigger in findings.triggers):
             return
         for tensor in output if isinstance(output, (list, tuple)) else [output]:
             if not is_tensor(tensor) or not tensor.is_floating_point():

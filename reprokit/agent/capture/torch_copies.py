@@ -26,6 +26,7 @@ EACH_STEP = 1 << 16  # bytes of parameters and state that are copied a step, on 
 LARGEST = 1 << 28  # bytes of parameters and state; of more no backup is made
 LONGEST, ON_DEVICE = 100, 10  # steps between two backups: at most, and at least if parameters lie on a GPU
 STATES = 3  # tensors for each parameter: itself and the optimizer's state, without a history of steps
+_NUMBERS = frozenset([bool, int, float, str, type(None)])
 HALVES = ("torch.float16", "torch.bfloat16")  # in which optimizers' small constants easily become 0
 
 
@@ -36,6 +37,10 @@ class TensorCopies:
         self._torch = torch
         self._tensors: list[Any] = []
         self._copies: list[Any] = []
+
+    def again(self) -> None:
+        """Copy the current values of the same tensors."""
+        self.keep(self._tensors)
 
     def keep(self, tensors: list[Any]) -> None:
         """Copy the current values of these tensors."""
@@ -74,10 +79,11 @@ class BufferCopies:
         self._small = TensorCopies(torch)
         self._large: dict[int, tuple[int, Any, Any]] = {}  # by id: the version that was copied, the buffer and the copy
         self.is_kept = False  # the copies are of the current step's start
+        self.are_none = False  # the models are known to have no buffers
 
     def forget(self) -> None:
         """Look the buffers up again at the next keep(), as there may be others."""
-        self._containers, self.is_kept = None, False
+        self._containers, self.is_kept, self.are_none = None, False, False
 
     def keep(self, models: Callable[[], list[Any]]) -> None:
         """Copy the current buffers of these models; ``models`` is called only the first time."""
@@ -85,6 +91,7 @@ class BufferCopies:
         if self._containers is None:
             self._containers = [buffers for module in models() for _, _, buffers in parts_of(module) if buffers]
             self._slots, self._small, self._large = [], TensorCopies(self._torch), {}
+            self.are_none = not self._containers
         if not self._containers:
             return
         self._slots = [(buffers, name, tensor) for buffers in self._containers for name, tensor in buffers.items()]
@@ -127,10 +134,27 @@ class StateCopy:
         self._others = [(other, copy.deepcopy(other.state_dict())) for other in others]
         self._copies = TensorCopies(torch)
         self._states: list[Any] = []
+        self._values: list[Any] | None = None  # all values there were, if nothing else was copied
         self.keep()
 
     def keep(self) -> None:
         """Copy the current values."""
+        values: list[Any] = []
+        for reference in self._optimizers:
+            optimizer = reference()
+            for group in () if optimizer is None else optimizer.param_groups:
+                values += [*group["params"], *[group[key] for key in group if key != "params"]]
+            for parameter, state in () if optimizer is None else optimizer.state.items():
+                values += [parameter, *state.values()]
+        before, self._values = self._values, values
+        if before is not None and len(before) == len(values) and all(map(operator.is_, before, values)):
+            self._copies.again()
+            return
+        self._copy()
+        if not all(map(_is_flat, values)):
+            self._values = None
+
+    def _copy(self) -> None:
         tensors, self._states = list(self._other_tensors), []
         for reference in self._optimizers:
             optimizer = reference()
@@ -155,12 +179,22 @@ class StateCopy:
                 other.load_state_dict(copy.deepcopy(state))
 
 
+def _is_flat(value: Any) -> bool:
+    """Return whether a value is a tensor, or cannot change."""
+    kind = type(value)
+    return kind in _NUMBERS or is_tensor(value) or (kind is tuple and _NUMBERS.issuperset(map(type, value)))
+
+
 def _copied(value: Any, tensors: list[Any]) -> Any:
     """Return a copy of nested containers; append the tensors in them to ``tensors``."""
     if is_tensor(value):
         tensors.append(value)
     elif isinstance(value, dict):
-        return {key: _copied(part, tensors) for key, part in value.items()}
+        others = [part for part in value.values() if type(part) not in _NUMBERS]
+        if others and len(set(map(type, others))) == 1 and is_tensor(others[0]):  # an optimizer's state of a parameter
+            tensors += others
+            return dict(value)
+        return {key: part if type(part) in _NUMBERS else _copied(part, tensors) for key, part in value.items()}
     elif type(value) in (list, tuple):
         return type(value)([_copied(part, tensors) for part in value])
     return value
@@ -177,6 +211,7 @@ class UpdateBackup:
         self._state: StateCopy | None = None
         self._step = -1  # before which the backup was made
         self._loss = 0.0  # when the backup was made
+        self.without, self.limit = range(0), 0.0  # the steps before which none is made, unless a loss is larger
 
     def keep(self, step: int, loss: object) -> bool:
         """Back up the state before this step if it is due; return whether to test the parameters after it."""
@@ -197,6 +232,7 @@ class UpdateBackup:
             self._period, self._state = 0, None
             return False
         self._step, self._loss = step, abs(loss) if type(loss) is float and loss - loss == 0 else 0.0
+        self.without, self.limit = range(step + 1, step + self._period), 2 * self._loss
         return True
 
     def _are_finite(self) -> bool:

@@ -36,16 +36,14 @@ class CapturePolicy:
         training = self._training
         if id(record) in step.findings.skipped:
             return True
-        if training.is_recorded():
+        if private_api.uses_cuda(training.torch) and training.is_recorded():
             return False
         records, watched = [record], training.watched
         if len(watched.records) > 1:
             records += watched.sharing_backward(record, step.backward_count)
         is_scaled = getattr(optimizer, "found_inf", None) is not None  # it skips overflows itself, on the device
         triggers = step.findings.triggers + self._checks.update_triggers(step, records, is_scaled)
-        if triggers:
-            self.alarm(step, records, triggers)
-        return bool(triggers)
+        return bool(triggers) and self.alarm(step, records, triggers)
 
     def undo_if_ruined(self, step: TrainingStep, record: OptimizerSteps) -> bool:
         """Undo an update by finite gradients that made parameters non-finite; return whether there was one."""
@@ -54,13 +52,15 @@ class CapturePolicy:
             return False
         triggers = training.triggers(PARAMETER, [record])
         record.backup.restore()
-        self.alarm(step, [record], triggers)
-        return True
+        return self.alarm(step, [record], triggers, has_changed=True)
 
     def note_applied(self, step: TrainingStep, record: OptimizerSteps) -> None:
         """Count an applied step, and end it."""
+        training, epoch = self._training, step.start.epoch
         record.stepped(step.backward_count)
-        watched, epoch = self._training.watched, step.start.epoch
+        if training.take is not None:
+            training.note_step()
+        watched = training.watched
         watched.steps += 1
         if len(watched.records) > 1:
             step.start.note_update()
@@ -72,6 +72,7 @@ class CapturePolicy:
         """Count a skipped step, and end it; other optimizers have yet to skip the same gradients."""
         remaining = step.findings.skipped - {id(record)}
         record.stepped(step.backward_count)
+        self._training.note_step()
         self._training.watched.steps += 1
         self.restore_buffers(step)
         step.end(record)
@@ -79,8 +80,13 @@ class CapturePolicy:
 
     # The alarm
 
-    def alarm(self, step: TrainingStep, records: list[OptimizerSteps], triggers: list[Trigger]) -> None:
-        """Save a snapshot of the step's start, and mark its gradients as not to be applied."""
+    def alarm(
+        self, step: TrainingStep, records: list[OptimizerSteps], triggers: list[Trigger], has_changed: bool = False
+    ) -> bool:
+        """Save a snapshot of the step's start, and mark its gradients as not to be applied; return whether they are.
+
+        A replay that is asked for one step's snapshot goes on as it was, unless the state was put back for it.
+        """
         attempt, ranks, training = self._capture.attempt, self._training.ranks, self._training
         number = records[0].steps
         ruined = [other for other in records if triggers[0].kind != PARAMETER and other.is_ruined()]
@@ -89,7 +95,7 @@ class CapturePolicy:
         phase = step.update.phase
         if phase is not None and phase.copy is not None:
             attempt(phase.copy.restore)
-            phase.copy = None
+            phase.copy, has_changed = None, True
         triggers = attempt(ranks.without_marks, triggers, training.parameters) or triggers
         began_here = attempt(ranks.began_here, triggers)
         if triggers[0].kind != PARAMETER:  # parameters may have been ruined before the oldest saved state
@@ -99,12 +105,17 @@ class CapturePolicy:
         first = triggers[0].with_(began_here=began_here, where=where, optimizers=optimizers)
         path = attempt(self._save, step, number, [first, *triggers[1:]])
         step.findings.triggers = []
+        if training.take is not None:
+            training.note_taken(first)
+            if not has_changed:
+                return False
         step.findings.skipped = set(map(id, records))
         if self._action == STOP:
             attempt(ranks.wait)
         self._capture.captured(number, in_words(first), path)
         if step.rollback_state is not None:
             attempt(step.rollback_state.restore)
+        return True
 
     def _before_ruin(
         self, step: TrainingStep, records: list[OptimizerSteps], triggers: list[Trigger]

@@ -108,8 +108,8 @@ def triggers_of(marks: Mapping[str, int]) -> list[Trigger]:
 def are_several(torch: Any) -> bool:
     """Return whether this process is one of several of a training."""
     distributed: Any = getattr(torch, "distributed", None)
-    is_begun = distributed is not None and distributed.is_available() and distributed.is_initialized()
-    return is_begun and int(distributed.get_world_size()) > 1
+    is_initialized = getattr(distributed, "is_initialized", None)  # there is none where it is not available
+    return is_initialized is not None and is_initialized() and int(distributed.get_world_size()) > 1
 
 
 class RankCoordinator:
@@ -122,6 +122,12 @@ class RankCoordinator:
         self._watched: dict[int, weakref.ref[Any]] = {}  # by id: parameters whose local gradients are summed up
         self._sums: list[Any] = []  # of this step's gradients, before they are reduced over the ranks
         self._ends = 0
+        # Empty where this process is surely not one of several: a look that costs no call of Python.
+        self.groups: Callable[[Any], object] = private_api.process_groups
+        try:
+            self.groups(torch)
+        except AttributeError:  # of a PyTorch without torch.distributed, or of another release
+            self.groups = lambda _torch: True
 
     @property
     def are_several(self) -> bool:

@@ -95,7 +95,7 @@ class SnapshotTensors:
         return None if name is None else {"tensor": name}
 
     def _array(self, value: Any, prefix: str, numbers: Iterator[int]) -> Node | None:
-        """Return the node of a NumPy array or of an array.array."""
+        """Return the node of a NumPy array or of an array of words."""
         kind = value.dtype.name if hasattr(value, "dtype") else "uint32"
         if kind.startswith(("str", "bytes")):
             return {"strings": [list(value.shape), [_text(item) for item in value.reshape(-1).tolist()]]}
@@ -114,7 +114,8 @@ def _text(item: Any) -> str:
 def leaf(value: Any) -> Node | None:
     """Return a node that holds a tensor or an array; None for any other value."""
     cls = type(value)
-    is_array = isinstance(value, array) or (hasattr(cls, "__array_interface__") and hasattr(cls, "dtype"))
+    is_words = isinstance(value, array) and value.typecode == "I"  # of Python's generator
+    is_array = is_words or (hasattr(cls, "__array_interface__") and hasattr(cls, "dtype"))
     return {"held": value} if is_array or is_tensor(value) else None
 
 

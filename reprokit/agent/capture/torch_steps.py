@@ -19,10 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from ..events import steps as events
     from .header import Trigger
-    from .random_states import RandomReader, RandomStates
+    from .random_states import RandomReader, RandomStates, Saved
 
 LOSSES = 100
+# What is expected next. FOLLOWED: nothing, as each event is written down when it comes.
+FOLLOWED, BATCH, CALL, LOSS, BACKWARD, UPDATE, DONE = range(7)
+PATIENCE = 16  # steps that are followed after one that turned out to be of another kind
 
 
 class StepState(enum.Enum):
@@ -69,8 +73,7 @@ class StepStart:
 
     def note_update(self) -> None:
         """Save the generators' states after an update: another optimizer's step begins with these."""
-        self.handover_random.keep()
-        self.update_random = self.handover_random.taken()
+        self.update_random = self.handover_random.keep()
 
     def forget(self) -> None:
         """Drop what belongs to the step that ended."""
@@ -180,6 +183,11 @@ class TrainingStep:
         self.rollback_state: StateCopy | None = None  # the state to roll back to
         self.rollback_step = 0  # number of updates before that state
 
+    def begin(self, module: Any, training: bool) -> None:
+        """Begin the step with the first call of a module, which is in training mode or not."""
+        self.state = BEGUN
+        self.start.origin = self.backward_count, module, training
+
     def end(self, owner: object) -> None:
         """End the step of an optimizer; the next module call may begin another."""
         self.batches.end(owner)
@@ -205,10 +213,6 @@ class TrainingStep:
         """Whether the step's first forward pass was seen."""
         return self.state is BEGUN
 
-    def rearm(self) -> None:
-        """Record the next module call too, as the step may go on with another batch."""
-        self.armed = self.armed or (self.state is BEGUN and not self.update.in_closure)
-
     def exhaust(self, epoch: LoaderPass | None) -> None:
         """Drop batches of an exhausted loader that no forward pass used: the next step does not use them either."""
         if self.is_begun:
@@ -225,11 +229,76 @@ class TrainingStep:
         return self.backward_count != before or (self.batches.are_loaded and training)
 
 
+class UsualSteps:
+    """The steps of a thread that are of the one kind, and how far the current one is."""
+
+    __slots__ = (
+        "_forget_sums", "_watched", "began", "call", "count", "epoch", "expected", "loss", "number",
+        "patience", "random", "record", "room", "shape", "state", "step",
+        "training_mode",
+    )  # fmt: skip
+
+    def __init__(self, step: TrainingStep, watched: WatchedObjects, forget_sums: Callable[[], None]) -> None:
+        self.step, self._watched, self._forget_sums = step, watched, forget_sums
+        self.expected = FOLLOWED
+        self.patience = 0  # steps that are followed in any case
+        self.began: events.LoaderBegan | None = None  # the iteration of the batch that was fetched last
+        self.count = 0  # steps that were not written down
+        self.room = 0  # how many may be
+        self.epoch: LoaderPass | None = None
+        self.record: OptimizerSteps
+        self.state: Any  # the UpdateState of all of their updates
+        # Of the current step, as far as it is:
+        self.call: events.ForwardBegan | None = None
+        self.training_mode = True
+        self.random: Saved
+        self.number: tuple[str, float] | None = None
+        self.loss = 0.0
+        self.shape: Any = None
+
+    def write_down(self) -> None:
+        """Bring the thread's step to where the training is, and follow each event from now on."""
+        reached, self.expected = self.expected, FOLLOWED
+        step, count, self.count = self.step, self.count, 0
+        if count:
+            step.backward_count += count
+            self.record.last_backward, self.record.backward_gap = step.backward_count, 1
+            self._watched.steps += count
+            if self.epoch is not None:
+                self.epoch.steps += count
+        if reached == BATCH:
+            return
+        self.patience, start, batches = PATIENCE, step.start, step.batches
+        batches.earlier, batches.are_loaded = [], True
+        start.fetch_random = batches.current[0].random
+        if reached > CALL and self.call is not None:
+            step.begin(self.call.module, self.training_mode)
+            self._forget_sums()
+            start.random.hold(self.random)
+            start.has_random = True
+            step.buffers.is_kept, step.armed = True, False
+            start.root_calls.append((self.call.module, [self.call.arguments, dict(self.call.keywords)]))
+        if reached > LOSS:
+            step.losses.current = self.number, self.shape
+            step.losses.recent.append(self.loss)
+        if reached > BACKWARD:
+            step.backward_count += 1
+            step.armed = True
+        self.call = None
+
+
 class ThreadSteps(_local):
     """The current step of each thread (a thread-local)."""
 
-    def __init__(self, new_step: Callable[[], TrainingStep]) -> None:
-        self.step = new_step()
+    def __init__(self, make: Callable[[], UsualSteps]) -> None:
+        self.usual = make()
+
+    @property
+    def step(self) -> TrainingStep:
+        """The step, with all that has happened so far written down in it."""
+        if self.usual.expected:
+            self.usual.write_down()
+        return self.usual.step
 
 
 class LoaderPass:
@@ -281,7 +350,13 @@ class OptimizerSteps:
 
     def gradients(self) -> list[Any]:
         """Return the gradients of its parameters that have one."""
-        return [gradient for gradient in [p.grad for p in self.parameters()] if gradient is not None]
+        optimizer, gradients = self.reference(), []
+        for group in () if optimizer is None else optimizer.param_groups:  # no comprehension: it is a call
+            for parameter in group["params"]:
+                gradient = parameter.grad
+                if gradient is not None:
+                    gradients.append(gradient)
+        return gradients
 
     def drop_gradients(self) -> None:
         """Set to None the gradients that this optimizer would apply."""

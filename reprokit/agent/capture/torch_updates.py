@@ -13,6 +13,7 @@ from ..pytorch import private_api
 from ..pytorch.decisions import own_step
 from . import checks
 from .header import GRADIENT
+from .settings import ROLLBACK
 from .torch_checks import StepChecks
 from .torch_copies import StateCopy
 from .torch_policy import CapturePolicy
@@ -39,6 +40,7 @@ class StepStartListener:
         self._training, self._policy = training, policy
         self._watched = training.watched
         self._is_grad_enabled = training.torch.is_grad_enabled
+        self._rolls_back = training.capture.settings.action == ROLLBACK
 
     def forward_began(self, event: events.ForwardBegan) -> None:
         """Handle the call of a module or of a compiled function (then the module may be None)."""
@@ -69,12 +71,17 @@ class StepStartListener:
             step.start.root_calls.append((source, inputs))
 
     def _begin(self, step: TrainingStep, module: Any) -> None:
-        step.state = BEGUN
+        start = step.start
+        step.begin(module, module is None or bool(module.training))
         self._training.ranks.forget()
-        step.start.origin = step.backward_count, module, module is None or bool(module.training)
-        self._policy.keep_rollback_state(step)
-        step.start.keep_random()
-        self._keep_buffers(step, module)
+        if self._rolls_back:
+            self._policy.keep_rollback_state(step)
+        start.random.keep()
+        start.has_random = True
+        if step.buffers.are_none:
+            step.buffers.is_kept = True
+        else:
+            self._keep_buffers(step, module)
 
     def _keep_buffers(self, step: TrainingStep, module: Any) -> None:
         if not step.buffers.is_kept:
@@ -92,7 +99,8 @@ class StepStartListener:
         """Record a batch that a DataLoader returned, unless it is fetched without gradients or never trained on."""
         if not self._is_grad_enabled() or not self._watched.records:
             return
-        step, epoch = self._training.threads.step, self._pass_of(event)
+        step, began = self._training.threads.step, event.began
+        epoch = None if began is None else began.notes.get(self)
         batches, start = step.batches, step.start
         is_begun = step.state is BEGUN
         if is_begun and not step.is_trained():
@@ -112,13 +120,12 @@ class StepStartListener:
         start.epoch = epoch
         record = batches.add("loader", event.batch, epoch)
         if record is not None:
-            start.handover_random.keep()
-            record.random = start.handover_random.taken()
+            record.random = start.handover_random.keep()
             if not is_begun:
                 start.fetch_random = record.random
             record.indices = event.indices
 
-    def _pass_of(self, event: events.BatchFetched | events.LoaderExhausted) -> LoaderPass | None:
+    def _pass_of(self, event: events.LoaderExhausted) -> LoaderPass | None:
         return None if event.began is None else event.began.notes.get(self)
 
 
@@ -151,7 +158,7 @@ class LossChecks:
         step.losses.note(loss, event.number)
         if not step.losses.is_scaled:  # with what a GradScaler multiplies, it may well overflow
             self._checks.check_loss(step, loss, event.number)
-        if self._ranks.are_several:
+        if self._ranks.groups(self._training.torch) and self._ranks.are_several:
             self._ranks.watch(self._watched.parameters())
             self._mark_for_ranks(step, tensors)
         if findings.triggers and len(self._watched.records) > 1:
@@ -178,7 +185,7 @@ class LossChecks:
         step.start.root = None
         if step.findings.triggers or step.update.is_compiled:
             self._judge(step)
-        step.rearm()
+        step.armed = step.armed or (step.state is BEGUN and not step.update.in_closure)  # it may go on with a batch
 
     def _judge(self, step: TrainingStep) -> None:
         findings, update = step.findings, step.update
@@ -190,8 +197,9 @@ class LossChecks:
             findings.triggers = []  # the step is refused already, so its other backward passes do not matter
         if findings.triggers and self._ranks.have_reduced(step.start.origin[1]):
             records = self._watched.due(findings.loss_parameters, step.backward_count)
-            self._policy.alarm(step, records, findings.triggers + self._training.triggers(GRADIENT, records))
-            for record in self._watched.alive() if update.is_compiled else ():
+            triggers = findings.triggers + self._training.triggers(GRADIENT, records)
+            is_refused = self._policy.alarm(step, records, triggers)
+            for record in self._watched.alive() if update.is_compiled and is_refused else ():
                 record.drop_gradients()
 
     def test_compiled(self, step: TrainingStep) -> None:
@@ -206,7 +214,8 @@ class LossChecks:
     def clipping_due(self, event: events.ClippingDue) -> str | None:
         """Test gradients before clipping spreads a non-finite value to all of them."""
         step = self._training.threads.step
-        if not self._watched.records or step.losses.is_scaled:  # a GradScaler detects overflows itself
+        is_tested = self._watched.records and self._training.is_testing
+        if not is_tested or step.losses.is_scaled:  # a GradScaler detects overflows itself
             return None
         return SKIP if step.findings.skipped or self._refuses_clipping(step, event) else None
 
@@ -224,8 +233,7 @@ class LossChecks:
         findings.triggers += self._checks.device_triggers(findings) + self._training.triggers(GRADIENT, records)
         if not findings.triggers or step.update.in_closure:  # the closure's evaluation is checked when it is over
             return False
-        self._policy.alarm(step, records, findings.triggers)
-        return True
+        return self._policy.alarm(step, records, findings.triggers)
 
     def gradients_clipped(self, event: events.GradientsClipped) -> None:
         """Remember the clipped gradients as tested, as long as nothing changes them."""
@@ -262,7 +270,7 @@ class LossChecks:
         scale_trigger = checks.loss_scale(float(scaler.get_scale()), record.overflows)
         if scale_trigger is not None:
             triggers += [scale_trigger, *training.triggers(GRADIENT, [record])]
-        if triggers:
+        if triggers and training.is_testing:
             self._policy.alarm(step, [record], triggers)
             record.overflows = 0
         if not has_stepped:
@@ -340,7 +348,11 @@ class UpdateChecks:
         record = state.record
         if state.calls:
             record.repeats = state.calls > 1 or (record.repeats and record.steps > 0)
-        self._ended(self._training.threads.step, record, state.is_tested)
+        step = self._training.threads.step
+        if state.is_tested:
+            self._ended(step, record, True)
+        else:
+            self._policy.note_applied(step, record)
 
     def _ended(self, step: TrainingStep, record: OptimizerSteps, is_tested: bool) -> None:
         if is_tested and self._policy.undo_if_ruined(step, record):
@@ -388,10 +400,11 @@ class UpdateChecks:
             if state.record.repeats and state.copy is None:
                 state.copy = StateCopy(self._training.torch, [optimizer])
             return False
-        if state.has_moved and state.copy is not None:
+        is_restored = state.has_moved and state.copy is not None
+        if is_restored and state.copy is not None:
             state.copy.restore()
-        self._policy.alarm(step, records, [trigger.with_(evaluation=state.calls) for trigger in triggers])
-        return True
+        triggers = [trigger.with_(evaluation=state.calls) for trigger in triggers]
+        return self._policy.alarm(step, records, triggers, is_restored)
 
     # Steps of several parts
 
@@ -436,6 +449,7 @@ class UpdateChecks:
             self._policy.note_applied(step, record)
         else:
             record.stepped(step.backward_count)
+            self._training.note_step()
 
     # Compiled functions, in which no hook sees an optimizer apply gradients
 

@@ -156,6 +156,7 @@ class Agent:
         self.event_listeners: list[Callable[[str, Any], list[Any]]] = []
         self.counts_all_steps = False  # whether a listener counts even steps in which the trail keeps nothing
         self.end_callbacks: list[Callable[[], object]] = []  # called at the end, before the adapters finish
+        self.last_callbacks: list[Callable[[], object]] = []  # called once the final lines are written
         # Called at the end if one of these modules was imported, before the random states are written.
         self.fact_writers: list[tuple[frozenset[str], Callable[[], object]]] = []
         journal.first_write_of_fork = self._first_write_of_fork
@@ -198,18 +199,19 @@ class Agent:
         """Write a warning that a function of the agent has failed."""
         function = getattr(function, "func", function)  # unwraps functools.partial
         where = getattr(function, "__qualname__", repr(function))
-        self.warn(f"{where}: {type(error).__name__}: {error}")
+        self.warn(f"{where}: {type(error).__name__}: {error}", "agent-failed")
 
-    def warn(self, text: str, code: str = "", path: str = "", *, aloud: bool = False) -> None:
+    def warn(self, text: str, code: str, path: str = "", *, aloud: bool = False) -> None:
         """Write a warning: each text once, or each path once of a code; with ``aloud`` also to stderr, at once."""
         try:
-            warned, about = self._process.warned, (code, path if code else text)
+            warned, about = self._process.warned, (code, path or text)
             if about not in warned and len(warned) < MAX_WARNINGS:
                 warned.add(about)
-                kind = {"code": code, "path": path[:2000]} if code else {}
-                self.journal.write("warning", {"text": text[:2000], **kind, **({"said": True} if aloud else {})})
+                place = {"path": path[:2000]} if path else {}
+                facts = {"text": text[:2000], "code": code, **place, **({"said": True} if aloud else {})}
+                self.journal.write("warning", facts)
                 if aloud:
-                    say(f"warning: the agent: {text}")
+                    say(f"warning: the agent: {text} [{code}]")
         except Exception as error:  # nothing left to report it to
             pass_on(error)
 
@@ -228,6 +230,10 @@ class Agent:
     def made_optimizer(self, framework: str) -> None:
         """Count an optimizer that the script made: with it, a training without a step is known to have done nothing."""
         self.number(f"{MADE}{framework}")
+
+    def has_optimizer(self, framework: str) -> bool:
+        """Return whether the script has made an optimizer of a framework in this process."""
+        return f"{MADE}{framework}" in self._process.counters
 
     def _write_made(self) -> None:
         for kind, count in self._process.counters.items():
@@ -249,15 +255,15 @@ class Agent:
         """Write the values that the script passes to reprokit.log."""
         from .exact_values import describe
 
-        where = {"step": _index(step), "epoch": _index(epoch)}
+        where = _index(step), _index(epoch)
         for name in values:
             try:
                 value = describe(values[name])
             except Exception as error:
-                self.warn(f"reprokit.log: {name} was left out ({error}); log numbers and texts")
+                self.warn(f"reprokit.log: {name} was left out ({error}); log numbers and texts", "log-left-out")
                 pass_on(error)
             else:
-                self.journal.write("log", {"name": name, **where, "value": value})
+                self.journal.write_value("log", name, *where, value)
 
     def finish(self) -> None:
         """Write the final lines of this process; a forked child that has written nothing writes no end either."""
@@ -279,6 +285,8 @@ class Agent:
         self._finish_logs(are_early=False)
         self.journal.write("end", self.attempt(_imported) or {})
         self.attempt(self.journal.close)
+        for callback in self.last_callbacks:
+            self.attempt(callback)
 
     def _finish_logs(self, *, are_early: bool) -> None:
         for log in sorted(self._logs.values(), key=lambda log: log.finish_order):

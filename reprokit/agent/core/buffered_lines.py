@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import partial
+from _functools import partial  # type: ignore[import-not-found]  # functools imports six modules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 DIRECTORY = "pending"
-SIZE = 16 << 10  # a hundred losses
+SIZE = 16 << 10
 MAX_FILES = 64  # of processes that had the same process id
 PREFERRED_ADDRESS = 0x2E0000000000  # a hint: apart from the mappings of program, shim and trail
-_SHARED, _READ_WRITE = 1, 3  # MAP_SHARED, PROT_READ | PROT_WRITE
+_SHARED, _FIXED, _READ_WRITE = 1, 16, 3  # MAP_SHARED, MAP_FIXED, PROT_READ | PROT_WRITE
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 
 
@@ -31,7 +31,7 @@ class BufferedLines:
         self._is_unavailable = False
         self._ctypes: Any = None
         self._memory: Any = None  # a view of the mapped bytes, whose slices cost less than ctypes.memmove
-        self._struct: Any = None  # address, bytes used, and size of the buffer, as compiled code reads them
+        self._struct: Any = None  # address and bytes used of the buffer
 
     def append(self, line: bytes) -> bool:
         """Append a line; return False if there is no room for it, or no buffer."""
@@ -45,10 +45,6 @@ class BufferedLines:
         self._struct[1] = end
         return True
 
-    def struct_address(self) -> int:
-        """Return the address of the struct for compiled code (native/python/line.c); 0 without a buffer."""
-        return self._ctypes.addressof(self._struct) if self._struct is not None or self._map() else 0
-
     def pending(self) -> Any:
         """Return all buffered lines, without a copy."""
         return self._memory[: self._struct[1]] if self._struct is not None else b""
@@ -61,7 +57,7 @@ class BufferedLines:
         """
         if self._struct is None:
             return ()
-        address, used, _ = self._struct
+        address, used = self._struct
         memset, number = self._ctypes.memset, self._ctypes.sizeof(self._ctypes.c_uint64)
         places = (address, 1), (address, used), (self._ctypes.addressof(self._struct) + number, number)
         return tuple(partial(memset, place, 0, size) for place, size in places)
@@ -99,7 +95,7 @@ class BufferedLines:
                 import ctypes
 
                 self._memory = memoryview((ctypes.c_char * SIZE).from_address(address)).cast("B")
-                self._ctypes, self._struct = ctypes, (ctypes.c_uint64 * 3)(address, 0, SIZE)
+                self._ctypes, self._struct = ctypes, (ctypes.c_uint64 * 2)(address, 0)
             return path
         return ""
 
@@ -114,6 +110,16 @@ def make_directory(path: str) -> None:
 
 def map_new_file(path: str, size: int, place: int) -> int:
     """Create a file of zeros, and map it. Return its address, 0 if it cannot be mapped. Keeps no descriptor open."""
+    descriptor = os.open(path, _NEW, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, size)  # on a full disk, writing to a page without a block would raise SIGBUS
+        return map_part(descriptor, 0, size, place)
+    finally:
+        os.close(descriptor)
+
+
+def map_part(descriptor: int, start: int, size: int, place: int, *, is_replaced: bool = False) -> int:
+    """Map a part of a file near a place, or over what is mapped there. Return its address; 0 if that fails."""
     # Not with the module mmap, which keeps a descriptor open.
     import ctypes
 
@@ -122,10 +128,6 @@ def map_new_file(path: str, size: int, place: int) -> int:
     libc.mmap.argtypes = [
         ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
     ]  # fmt: skip
-    descriptor = os.open(path, _NEW, 0o600)
-    try:
-        os.posix_fallocate(descriptor, 0, size)  # on a full disk, writing to a page without a block would raise SIGBUS
-        address = libc.mmap(place, size, _READ_WRITE, _SHARED, descriptor, 0)
-    finally:
-        os.close(descriptor)
+    flags = _SHARED | (_FIXED if is_replaced else 0)
+    address = libc.mmap(place, size, _READ_WRITE, flags, descriptor, start)
     return 0 if address == ctypes.c_void_p(-1).value else address or 0

@@ -67,6 +67,14 @@ def from_float(dtype: str, number: float) -> dict[str, object]:
     return {"dtype": dtype, "bits": bits.hex(), "decimal": _shortest(dtype, number, bits)}
 
 
+def bits_of(value: dict[str, Any]) -> tuple[str, int] | None:
+    """Return dtype and bits of a VALUE that is a number; None of a text."""
+    dtype, bits = value["dtype"], value.get("bits")
+    if bits is not None:
+        return dtype, int(bits, 16)
+    return None if dtype == "str" else (dtype, value["decimal"] % (1 << 64))
+
+
 def _shortest(dtype: str, number: float, bits: bytes) -> float | None:
     """Return the shortest decimal that rounds to the same bits, as NumPy prints it; None if it is not finite."""
     if number - number != 0:

@@ -37,7 +37,7 @@ class ImportWatcher:
     """A finder at the front of sys.meta_path that lets the others find a module, and wraps its loader."""
 
     def __init__(
-        self, names: Collection[str], loaded: Callable[[str, ModuleType], None], warn: Callable[[str], None]
+        self, names: Collection[str], loaded: Callable[[str, ModuleType], None], warn: Callable[[str, str], None]
     ) -> None:
         self._names = names
         self._loaded = loaded
@@ -77,7 +77,7 @@ class ImportWatcher:
         name, loader, loaded = spec.name, spec.loader, self._loaded
         previous = getattr(loader, "exec_module", None)
         if previous is None or isinstance(loader, type):
-            self._warn(f"{name} comes from a loader that cannot be listened to: {loader!r}")
+            self._warn(f"{name} comes from a loader that cannot be listened to: {loader!r}", "loader-unknown")
             return
         if hasattr(previous, _MARK):
             return
@@ -94,7 +94,7 @@ class ImportWatcher:
             setattr(exec_module, _MARK, True)
             loader.exec_module = exec_module  # type: ignore[union-attr, method-assign]
         except AttributeError:
-            self._warn(f"{name} comes from a loader that cannot be listened to: {loader!r}")
+            self._warn(f"{name} comes from a loader that cannot be listened to: {loader!r}", "loader-unknown")
 
     def _execute(self, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
         if self.importing is None:

@@ -5,17 +5,12 @@ from __future__ import annotations
 import gc
 import weakref
 from functools import partial
-from itertools import chain, filterfalse, groupby
-from operator import itemgetter
+from itertools import chain, compress, islice, starmap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
-
-# Stages that process the list of all objects.
-_TO_GROUPS = partial(groupby, key=type)  # groups of neighbors with one class
-_TO_MEMBERS = partial(map, itemgetter(1))
 
 
 def instances(*classes: type) -> list[Any]:
@@ -23,13 +18,15 @@ def instances(*classes: type) -> list[Any]:
 
     A list of all objects refers to tuples that other threads are about to fill. CPython does not fill a tuple that has
     a second reference: `tuple()` of a generator raises SystemError. So the list is made, searched and dropped in one
-    call of `next`, without bytecode in between at which threads could switch.
+    call of `list`, without bytecode in between at which threads could switch. Classes are compared by their `id`, as a
+    metaclass may define in Python what equal classes are.
     """
-    all_classes = set(_derived(classes))
-    results: Iterator[Any] = iter(gc.get_objects, None)
-    for stage in (_TO_GROUPS, partial(filterfalse, all_classes.isdisjoint), _TO_MEMBERS, chain.from_iterable, list):
-        results = map(stage, results)
-    objects: list[Any] = without_collections(results.__next__)
+    wanted = frozenset(map(id, _derived(classes)))
+    everything: list[Any] = []
+    made: Iterator[Any] = filter(None, map(everything.extend, islice(iter(gc.get_objects, None), 1)))
+    found = compress(everything, map(wanted.__contains__, map(id, map(type, everything))))
+    dropped: Iterator[Any] = filter(None, starmap(everything.clear, [()]))
+    objects: list[Any] = without_collections(partial(list, chain(made, found, dropped)))
     return objects
 
 

@@ -81,7 +81,8 @@ def module_files() -> Iterator[tuple[str, str]]:
     for name, module in list(sys.modules.items()):
         try:  # past the __getattribute__ of modules that are loaded when they are first used
             names = ModuleType.__getattribute__(module, "__dict__")
-            path = names.get("__file__") or names["__loader__"].path  # the script has no __file__ any more
+            # The script has no __file__ any more, built-in modules have none at all.
+            path = names.get("__file__") or getattr(names.get("__loader__"), "path", "")
         except Exception as error:  # any object may be in sys.modules
             pass_on(error)
             continue

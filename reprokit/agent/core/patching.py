@@ -30,6 +30,13 @@ def replace(owner: Any, name: str, make: Callable[[Function], Function], mark: s
     setattr(owner, name, wrapper)
 
 
+def replace_method(kind: type, name: str, make: Callable[[Function], Function], mark: str = MARK) -> None:
+    """Replace a method in the class that defines it: this one or the next above it; once for each mark."""
+    owner = next((each for each in kind.__mro__ if name in vars(each)), None)
+    if owner is not None and not hasattr(vars(owner)[name], mark):
+        replace(owner, name, make, mark)
+
+
 def noting(attempt: Function, note: Callable[..., object]) -> Callable[[Function], Function]:
     """Return a factory of wrappers that pass each call's result, arguments and keywords to ``note``."""
 

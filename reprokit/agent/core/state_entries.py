@@ -27,12 +27,27 @@ class StateKind(str, enum.Enum):
     SCHEDULE = "schedule"
     SCALER = "scaler"
     SEEDS = "seed generators of Keras"
+    TORCH = "PyTorch generator"
+    CUDA = "GPU generators"
+    PYTHON = "Python generator"
+    NUMPY = "NumPy generator"
+    TENSORFLOW = "TensorFlow generator"
     LOADER = "loader-generator"
     VARIABLES = "variables"  # of the script
     DATA = "data"  # what its loaders return
 
     def __str__(self) -> str:
         return self.value
+
+
+# The kinds of generators' states, which are kept at several moments of a step, by their names in snapshots.
+GENERATORS = {
+    "torch": StateKind.TORCH.value,
+    "torch.cuda": StateKind.CUDA.value,
+    "python": StateKind.PYTHON.value,
+    "numpy": StateKind.NUMPY.value,
+    StateKind.LOADER.value: StateKind.LOADER.value,
+}
 
 
 class StateEntry:

@@ -16,13 +16,13 @@ from .launch_plan import read_plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-ABI = 9  # RKT_ABI of native/trail/trail.h
+ABI = 10  # RKT_ABI of native/trail/trail.h
 BATCH, LOSS, GRADIENTS, PARAMETERS, TORCH, PYTHON, NUMPY = (1 << bit for bit in range(7))
 BEFORE, PARTIAL, UNSTEADY_GRADIENTS, UNSTEADY_PARAMETERS, BUFFERS, UNCHANGED = 128, 256, 512, 1024, 2048, 4096
-INPUTS, INPUTS_PARTIAL, INPUTS_SEVERAL = 8192, 16384, 32768
+INPUTS, INPUTS_PARTIAL, INPUTS_SEVERAL, PASSED = 8192, 16384, 32768, 65536
 BATCH_PARTIAL, CALLED = 1 << 32, 1 << 33  # flags of a step that is not written so far
 HERE, LATER = 1, 2
 CHANGED_GRADIENTS, CHANGED_PARAMETERS = 1, 2
@@ -100,8 +100,12 @@ class Library:
         self._series = function(with_gil, "series", pointer, pointer, text, uint64, uint32, text, text, uint64)
         self.step = function(with_gil, "step", uint64, pointer, uint64, uint64)
         self.long_step = function(without_gil, "step", uint64, pointer, text, uint64)
+        self.pass_steps = function(with_gil, "pass", None, pointer, uint64)
         self.parameters = function(without_gil, "parameters", uint64, pointer, uint64)
         self.given = function(with_gil, "given", None, pointer, uint64, uint64, uint64)
+        self.model = function(with_gil, "model", None, pointer, uint64, uint64)
+        # without the GIL: a framework's function may wait for threads that need it
+        self.leaves = function(without_gil, "leaves", uint64, uint64, pointer, pointer, ctypes.c_char_p, uint64)
         self.changed = function(without_gil, "changed", uint32, pointer, uint32)
         self.unsteady = function(with_gil, "unsteady", None, pointer, uint32)
         self.wait = function(without_gil, "wait", None, pointer, uint64)
@@ -111,7 +115,10 @@ class Library:
 
     def text(self, text: str) -> int:
         """Return the digest of a text."""
-        data = text.encode("utf-8", "backslashreplace")
+        return self.of_bytes(text.encode("utf-8", "backslashreplace"))
+
+    def of_bytes(self, data: bytes) -> int:
+        """Return the digest of bytes, as of a text."""
         return self._digest_bytes(data, len(data), _TEXT)  # type: ignore[no-any-return]
 
     def of_list(self, digests: Sequence[int]) -> int:
@@ -137,11 +144,11 @@ class Library:
         **facts: object,
     ) -> int:
         """Return the handle of a series of steps, from step first on, that update these tensors; 0 if it is full."""
-        listed = [[tensor[:MAX_NAME], dtype, list(shape)] for tensor, dtype, shape, _ in tensors]
+        listed = [[tensor[:MAX_NAME], dtype, list(shape), *part] for tensor, dtype, shape, _, *part in tensors]
         description = {"name": name, "class": kind, "tensors": listed, "framework": framework, **facts}
         text = json.dumps(description).encode()
-        sizes = [size for _, _, _, size in tensors] * 2
-        salts = [salt(dtype, tuple(shape)) for _, dtype, shape, _ in tensors] * 2
+        sizes = [tensor[3] for tensor in tensors] * 2
+        salts = [salt(tensor[1], tuple(tensor[2])) for tensor in tensors] * 2
         packing = "<%dQ" % len(sizes)
         data = struct.pack(packing, *sizes), struct.pack(packing, *salts)
         return self._series(trail, text, len(text), len(tensors), *data, first) or 0
@@ -163,8 +170,8 @@ class Library:
 
 
 if TYPE_CHECKING:
-    # Name, dtype, shape and bytes of a tensor.
-    Named = tuple[str, str, Sequence[int], int]
+    # Name, dtype, shape and bytes of a tensor, and which part of a DTensor this is.
+    Named = tuple[Any, ...]
 
 
 class TrailFile:
@@ -268,6 +275,18 @@ def path_of(run: str) -> str | None:
     return read_plan(run).get("library")
 
 
+def stride_of(run: str) -> int:
+    """Return of how many steps the trail of a PyTorch training takes one; 1 for each, 0 for as many as is measured."""
+    every = read_plan(run).get("trail_every") or 1
+    return 0 if every == "auto" else int(every)
+
+
+def given_strides(run: str, process: str) -> Mapping[str, int] | None:
+    """Return the strides of a process's optimizers, by name, that a replay takes over; None for a recording."""
+    plan = read_plan(run)
+    return (plan.get("trail_strides") or {}).get(process, {}) if plan.get("mode") == "replay" else None
+
+
 def wants_gradients_in_graphs(run: str) -> bool:
     """Return whether --trail-gradients was given."""
     return "trail_gradients" in read_plan(run)
@@ -281,3 +300,9 @@ def wants_batch_digests(run: str) -> bool:
 def looks_at_each_step(run: str) -> bool:
     """Return whether a question needs in each step the digests that a trail normally has in some steps only."""
     return bool((read_plan(run).get("question") or {}).get("each_step"))
+
+
+def looks_at_all_weights(run: str) -> bool:
+    """Return whether TensorFlow's weights are digested in each step: a keyframe's few steps are proved by them."""
+    question = read_plan(run).get("question") or {}
+    return any(question.get(key) for key in ("each_step", "keyframes", "from_keyframe", "tensors"))

@@ -48,9 +48,10 @@ def _is_users(file: str) -> bool:
     if file[:1] == "<":
         return file.startswith(_TYPED_IN)
     path = os.path.abspath(file)
+    if installed_package(path) or path.startswith((STANDARD, OWN)):
+        return False
     # Inductor sets this variable, and generates code in the folders of that directory.
-    is_generated = os.path.dirname(os.path.dirname(path)) == os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    return not (is_generated or installed_package(path) or path.startswith((STANDARD, OWN)))
+    return os.path.dirname(os.path.dirname(path)) != os.environ.get("TORCHINDUCTOR_CACHE_DIR")
 
 
 def installed_package(file: str) -> str:

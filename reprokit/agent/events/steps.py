@@ -14,7 +14,7 @@ from ..core.signal_errors import pass_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any, Protocol
 
     Handler = Callable[[Any], object]
@@ -49,6 +49,8 @@ class LoaderBegan(TrainingEvent):
     place: tuple[str, int]  # file and line
     workers: int | None
     notes: dict[object, Any] = field(default_factory=dict)  # what listeners know of this iteration, by listener
+    facts: dict[str, object] | None = None  # how it chooses its samples, if its adapter knows that
+    counters: list[Any] = field(default_factory=list)  # objects whose `steps` count the updates with its batches
 
 
 @dataclass(eq=False)
@@ -160,6 +162,7 @@ class LossComputed(TrainingEvent):
     loss: Any
     is_here: bool  # whether it is in host memory
     number: tuple[str, float] | None = None  # its dtype and value, if known already
+    began: LoaderBegan | None = None  # the iteration whose batch this thread fetched last
 
 
 @dataclass(eq=False)
@@ -222,6 +225,8 @@ class UpdateDue(TrainingEvent):
     is_nested: bool = False  # whether within another optimizer's update
     result: Any = None  # returned if the update is skipped
     state: Any = None  # set by a handler, for its use in UpdateDone
+    began: LoaderBegan | None = None  # the iteration whose batch this thread fetched last
+    previous: LoaderBegan | None = None  # likewise at this thread's last update
 
 
 @dataclass(eq=False)
@@ -266,6 +271,14 @@ class FunctionDue(TrainingEvent):
 
 
 @dataclass(eq=False)
+class ExecutionDue(TrainingEvent):
+    """A compiled function is about to be called, as the last of all that is done for it; within others, too."""
+
+    function: Any
+    call: Callable[..., Any]  # calls the function with its arguments; a handler may replace it
+
+
+@dataclass(eq=False)
 class FirstCallDue(TrainingEvent):
     """A function of the script is about to be called for the first time; a handler may build it before."""
 
@@ -304,6 +317,13 @@ class UpdateDone(TrainingEvent):
 
     optimizer: Any
     due: UpdateDue | None = None  # if handlers may skip updates
+
+
+@dataclass(eq=False)
+class StepsReached(TrainingEvent):
+    """An optimizer has made as many updates as its record's `alarm` asks for, or more."""
+
+    optimizer: Any
 
 
 @dataclass(eq=False)
@@ -427,6 +447,8 @@ class Events:
     def __init__(self, failed: Callable[[Handler, Exception], object] = lambda _handler, _error: None) -> None:
         self._failed = failed  # called for errors in handlers of listeners without a method failed
         self._listeners: tuple[EventListener, ...] = ()
+        self._muted: dict[EventListener, frozenset[type[TrainingEvent]]] = {}
+        self._gates: list[tuple[Any, str, Sequence[str]]] = []
         self.arrange()
 
     def add(self, listener: EventListener) -> None:
@@ -439,15 +461,47 @@ class Events:
         self._listeners = tuple([registered for registered in self._listeners if registered is not listener])
         self.arrange()
 
+    def mute(self, listener: EventListener, events: frozenset[type[TrainingEvent]]) -> None:
+        """Let a listener hear none of these events from now on, and again those that it had muted before."""
+        self._muted[listener] = events
+        arrangement = self._arrangements.get(frozenset(self._muted.items()))
+        if arrangement is None:
+            self._use()
+            return
+        self.__dict__.update(arrangement[0])  # listeners mute the same events again and again
+        for gate, name, is_heard in arrangement[1]:
+            setattr(gate, name, is_heard)
+
+    def may_hear(self, *events: type[TrainingEvent]) -> bool:
+        """Return whether a listener handles one of these events, even if it mutes it at present."""
+        return any(event in listener.handlers() for listener in self._listeners for event in events)
+
+    def set_by_handlers(self, gate: Any, attribute: str, names: Sequence[str]) -> None:
+        """Keep an attribute of a gate true while one of these events, by their attributes here, has a handler."""
+        self._gates.append((gate, attribute, names))
+        self.arrange()
+
     def arrange(self) -> None:
         """Rebuild the tuples of handlers from the listeners."""
+        self._arrangements: dict[frozenset[Any], tuple[dict[str, Any], list[tuple[Any, str, bool]]]] = {}
+        self._use()
+
+    def _use(self) -> None:
+        handlers = self._handlers()
+        gates = [(gate, name, any(handlers[event] for event in events)) for gate, name, events in self._gates]
+        self._arrangements[frozenset(self._muted.items())] = handlers, gates
+        self.__dict__.update(handlers)
+        for gate, name, is_heard in gates:
+            setattr(gate, name, is_heard)
+
+    def _handlers(self) -> dict[str, Any]:
         handlers: dict[type[TrainingEvent], tuple[Any, ...]] = {}
         for listener in self._listeners:
-            on_error = self._on_error(listener)
+            on_error, muted = self._on_error(listener), self._muted.get(listener, ())
             for event, handler in listener.handlers().items():
-                handlers[event] = (*handlers.get(event, ()), (on_error, handler))
-        for event, name in _ATTRIBUTES.items():
-            setattr(self, name, handlers.get(event, ()))
+                if event not in muted:
+                    handlers[event] = (*handlers.get(event, ()), (on_error, handler))
+        return {name: handlers.get(event, ()) for event, name in _ATTRIBUTES.items()}
 
     def _on_error(self, listener: EventListener) -> Callable[[Exception, Handler], object]:
         return getattr(listener, "failed", lambda error, handler: self._failed(handler, error))
@@ -466,6 +520,11 @@ def tell(handlers: Handlers, event: TrainingEvent) -> str | None:
             if handle(event) is SKIP:
                 answer = SKIP
         except Exception as error:
-            failed(error, handle)
-            pass_on(error)
+            handler_failed(failed, error, handle)
     return answer
+
+
+def handler_failed(failed: Callable[[Exception, Handler], object], error: Exception, handler: Handler) -> None:
+    """Tell a listener of an error in its handler; raise those of the script's signal handlers again."""
+    failed(error, handler)
+    pass_on(error)

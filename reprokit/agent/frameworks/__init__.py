@@ -53,6 +53,7 @@ _MODULES = {
         "torch.utils.data.dataloader",
         "torch._dynamo.eval_frame",
         "accelerate.data_loader",
+        "torchdata.stateful_dataloader.stateful_dataloader",
     ],
     "tensorflow": ["tensorflow"]
     + [
@@ -99,6 +100,7 @@ _MODULES = {
         "tensorflow.python.lib.io.file_io",
     ],
     "datasets": ["datasets", "datasets.iterable_dataset"],
+    "grain": ["grain._src.python.data_loader"],
     "trackers": [
         "mlflow",
         "mlflow.tracking.fluent",

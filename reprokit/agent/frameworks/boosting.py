@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from _thread import _local
 from functools import partial
 
 from ..core import trail_library as trail
+from ..core.signal_errors import pass_on
 from ..events.steps import Events, RoundComputed, RoundScored, UpdateDone, UpdateDue, tell
+from .boosting_trail import BoostingTrail, RoundSeries
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from ..core.agent import Agent
     from ..core.patching import Function
-    from ..events.steps import Handler, TrainingEvent
 
     Columns = dict[str, list[Any]]  # columns of the nodes of trees
 
@@ -25,14 +25,6 @@ NODES = {  # columns of trees, and their types
     "tree": "int32", "left": "int32", "right": "int32", "feature": "int32", "split": "float64",
     "gain": "float64", "cover": "float64", "value": "float64",
 }  # fmt: skip
-
-
-class RoundSeries:
-    """The series of rounds of one thread."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self.count, self.handle = name, 0, 0
-        self.buffers: Any = None  # read by the trail's library; per thread, as threads may train in parallel
 
 
 class ThreadRounds(_local):
@@ -61,11 +53,17 @@ class BoostingHooks:
                 thread = self._thread
                 if thread.series is None:
                     thread.series = RoundSeries(self._agent.name("booster"))
-                tell(self.events.update_due, UpdateDue(thread.series))
+                if self.events.update_due:
+                    tell(self.events.update_due, UpdateDue(thread.series))
                 result = original(booster, *arguments, **keywords)
                 thread.is_open = True
                 if self.events.round_computed:
-                    thread.last = self._agent.attempt(partial(round_of, booster, *arguments, **keywords))
+                    try:  # as attempt() does; a round may take less than a millisecond
+                        thread.last = round_of(booster, *arguments, **keywords)
+                    except Exception as error:
+                        thread.last = None
+                        self._agent.failed(round_of, error)
+                        pass_on(error)
                     if thread.last is not None:
                         tell(self.events.round_computed, RoundComputed(thread.last, thread.series))
                 return result
@@ -96,7 +94,29 @@ class BoostingHooks:
         """Report the end of the last round of this thread."""
         if self._thread.is_open:
             self._thread.is_open, self._thread.last = False, None
-            tell(self.events.update_done, UpdateDone(self._thread.series))
+            if self.events.update_done:
+                tell(self.events.update_done, UpdateDone(self._thread.series))
+
+    def changes(self, original: Function) -> Function:
+        """Wrap a method that changes or frees a booster, so that the trail has digests of what it was before."""
+
+        def change(booster: Any, *arguments: Any, **keywords: Any) -> Any:
+            if self._trail is not None:
+                self._agent.attempt(self._settle, booster, arguments)
+            return original(booster, *arguments, **keywords)
+
+        return change
+
+    def _settle(self, booster: Any, arguments: tuple[Any, ...]) -> None:
+        assert self._trail is not None
+        if self._trail.knows(booster) and not _is_schedule(*arguments[:1]):
+            self._trail.settle(booster)
+
+    def end_training(self) -> None:
+        """Report the end of the last round of this thread, as train or cv has ended."""
+        self.end_round()
+        if self._trail is not None and self._thread.series is not None:
+            self._agent.attempt(self._trail.end_training, self._thread.series)
 
     def finish(self) -> None:
         """Close the trail."""
@@ -110,48 +130,10 @@ class BoostingHooks:
             self._trail.forget()
 
 
-class BoostingTrail:
-    """The trail of boosting: for each round digests of the trees that it added and of the random states after it."""
-
-    def __init__(self, agent: Agent, events: Events, library: trail.Library, framework: str) -> None:
-        self._agent, self._events, self._library, self._framework = agent, events, library, framework
-        self._generator_addresses = trail.GeneratorAddresses()
-        self.forget()
-
-    def forget(self) -> None:
-        """Start afresh, also in a forked child, which needs a file of its own."""
-        self._file = trail.TrailFile(self._agent.run, lambda: self._agent.journal.identity, self._library)
-
-    def handlers(self) -> dict[type[TrainingEvent], Handler]:
-        return {RoundComputed: self._round_computed}
-
-    def failed(self, error: Exception, _handler: Handler) -> None:
-        """End the trail with a warning."""
-        self._events.remove(self)
-        self._agent.warn(f"no further round is kept in the trail: {type(error).__name__}: {error}")
-
-    def _round_computed(self, event: RoundComputed) -> None:
-        series, library = event.series, self._library
-        if not self._file.is_open:
-            return
-        if not series.handle:
-            series.buffers = library.buffer(trail.FACTS), library.buffer(1), library.buffer(2)
-            tensors = [("trees", "uint64", [1], 8)]
-            kind = f"{self._framework}.Booster"
-            series.handle = self._file.series(series.name, kind, tensors, series.count, framework=self._framework)
-        python, numpy = self._generator_addresses.both()
-        flags = trail.PYTHON * bool(python) | trail.NUMPY * bool(numpy)
-        (facts, facts_address), (model, model_address), (pointers, pointers_address) = series.buffers
-        model[0] = int.from_bytes(hashlib.sha256(event.round.model()).digest()[:8], "little")
-        pointers[:] = [0, model_address]
-        facts[:] = [flags, trail.HERE, 0, 0, 0, 0, 0, 0, 0, 0, 0, python, numpy, self._generator_addresses.salt]
-        library.step(series.handle, facts_address, pointers_address)
-        series.count += 1
-        self._file.last = series.handle
-
-    def finish(self) -> None:
-        """Close the file."""
-        self._file.close()
+def _is_schedule(settings: Any = None) -> bool:
+    """Return whether settings, or the name of one, are the learning rate, which callbacks set before each round."""
+    names = {settings} if isinstance(settings, str) else set(dict(settings or ()))
+    return bool(names) and names <= {"learning_rate", "eta"}
 
 
 def unpatched(function: Any) -> Any:

@@ -47,6 +47,6 @@ class ParametersAdapter(Adapter):
                 return original(params, *arguments, **keywords)
             finally:
                 if self._hooks is not None:
-                    self._hooks.end_round()
+                    self._hooks.end_training()
 
         return train

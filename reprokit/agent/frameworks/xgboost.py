@@ -11,6 +11,7 @@ from ..core.patching import replace
 from ..events.steps import RoundScored
 from ..predictions import predictions_of
 from .boosting import NODES, BoostingHooks, unpatched
+from .boosting_trail import ModelDigests, digests_of
 from .estimators import Estimators, ScoringState, noting_outside_calls
 from .parameters import ParametersAdapter
 
@@ -42,6 +43,8 @@ class XgboostAdapter(ParametersAdapter):
                 self._hooks = BoostingHooks(self._agent, "xgboost")
                 replace(module.Booster, "update", self._hooks.updates(XgboostRound))
                 replace(module.Booster, "eval_set", self._hooks.scores(_scored))
+                for method in ("set_param", "load_model", "__del__"):
+                    replace(module.Booster, method, self._hooks.changes)
         elif name == "xgboost.sklearn":
             self._instrument_estimators(module)
         else:
@@ -85,6 +88,7 @@ _COLUMNS = {  # names in the model's JSON
     "cover": "sum_hessian",
     "value": "base_weights",
 }
+SMALL = 64  # rounds of a model that is serialized whole, as that takes less time than to make a slice
 _IMPORTANCE = ("weight", "gain", "cover", "total_gain", "total_cover")
 
 
@@ -92,23 +96,30 @@ class XgboostRound:
     """The last round of a booster. Data is the evaluated set; None stands for the training's."""
 
     def __init__(self, booster: Any, dtrain: Any, *_arguments: Any, **_keywords: Any) -> None:
-        self._booster, self.data = booster, dtrain
+        self.booster, self.data = booster, dtrain
 
-    def _round_model(self) -> Any:
-        """Return a model of this round's trees only; a model without slices, as a linear one, is returned whole."""
-        number = self._booster.num_boosted_rounds()
-        try:
-            return self._booster[number - 1 : number]
-        except (IndexError, ValueError):
-            return self._booster
+    def number(self) -> int:
+        """Return how many rounds the model has."""
+        return self.booster.num_boosted_rounds()  # type: ignore[no-any-return]
 
-    def model(self) -> bytes:
-        """Return the serialized trees of this round."""
-        return bytes(self._round_model().save_raw("ubj"))
+    def cells(self) -> int:
+        """Return rows times columns of the training's data."""
+        return self.data.num_row() * self.data.num_col()  # type: ignore[no-any-return]
+
+    reads_leaves = False
+
+    @staticmethod
+    def digests(booster: Any, first: int = 0, last: int | None = None) -> ModelDigests:
+        """Digest the model, and its rounds from the first of these on; or these rounds only."""
+        model = booster if last is None or first <= SMALL else _sliced(booster, first, last)
+        return digests_of_model(
+            model.save_raw("ubj"), model.num_boosted_rounds(), 0 if model is booster else first, first
+        )
 
     def trees(self) -> Columns:
         """Return the nodes of the trees of this round, column by column."""
-        content = json.loads(bytes(self._round_model().save_raw("json")))["learner"]["gradient_booster"]
+        model = _sliced(self.booster, self.number() - 1, self.number())
+        content = json.loads(bytes(model.save_raw("json")))["learner"]["gradient_booster"]
         columns: Columns = {name: [] for name in NODES}
         for number, tree in enumerate(content.get("gbtree", content).get("model", {}).get("trees", ())):
             columns["tree"] += [number] * len(tree["left_children"])
@@ -118,7 +129,7 @@ class XgboostRound:
 
     def importance(self) -> Iterator[tuple[str, Any]]:
         """Yield the importance of features by its kind."""
-        booster, numpy = self._booster, sys.modules["numpy"]
+        booster, numpy = self.booster, sys.modules["numpy"]
         names = booster.feature_names or [f"f{number}" for number in range(booster.num_features())]
         for kind in _IMPORTANCE:
             try:
@@ -129,17 +140,58 @@ class XgboostRound:
 
     def hyperparameters(self) -> Iterator[tuple[str, float]]:
         """Yield the numeric settings of the booster."""
-        yield from _numbers_in(json.loads(self._booster.save_config()))
+        yield from _numbers_in(json.loads(self.booster.save_config()))
 
     def predictions(self, data: Any = None) -> Any:
-        return unpatched(type(self._booster).predict)(self._booster, self.data if data is None else data)
+        return unpatched(type(self.booster).predict)(self.booster, self.data if data is None else data)
 
     def labels(self, data: Any = None) -> Any:
         return (self.data if data is None else data).get_label()
 
     def contributions(self) -> Any:
         """Return the SHAP values of the training's data, as the library computes them."""
-        return unpatched(type(self._booster).predict)(self._booster, self.data, pred_contribs=True)
+        return unpatched(type(self.booster).predict)(self.booster, self.data, pred_contribs=True)
+
+
+def _sliced(booster: Any, first: int, last: int) -> Any:
+    """Return a model of these rounds only; one without slices is returned itself."""
+    try:
+        return booster[first:last]
+    except (IndexError, ValueError):
+        return booster
+
+
+def _key(name: bytes) -> bytes:
+    """Return a key of an object as UBJSON has it."""
+    return b"L" + len(name).to_bytes(8, "big") + name
+
+
+_TREE, _NUMBER, _AFTER_NUMBER = _key(b"base_weights"), _key(b"id"), _key(b"left_children")  # the first key comes first
+_FEATURES, _BOOSTER, _NAME = _key(b"feature_names"), _key(b"gradient_booster"), _key(b"name")
+_SETTINGS, _WEIGHTS = _key(b"learner_model_param"), _key(b"weight_drop")
+
+
+def digests_of_model(model: bytearray, rounds: int, begin: int, first: int) -> ModelDigests:
+    """Digest a model in UBJSON, whose keys are sorted: without attributes, which callbacks set, and trees' numbers.
+
+    It has so many rounds of a booster from `begin` on; those before the first are not digested. Dart rescales earlier
+    trees by weights beside them, so that its rounds have no digests of their own.
+    """
+    begins = model.index(_FEATURES)
+    trees, settings = model.index(_BOOSTER, begins), model.rindex(_SETTINGS)
+    end = model.rindex(_NAME, trees, settings)
+    pieces = model[trees:end].split(_TREE)[1:]
+    wanted, content = begin + rounds - first, memoryview(model)[begins:]
+    if model.find(_WEIGHTS, end, settings) >= 0 or not pieces or len(pieces) % rounds or wanted <= 0:
+        return ModelDigests(content, None, first)
+    wanted_trees = [_without_number(piece) for piece in pieces[-(wanted * len(pieces) // rounds) :]]
+    return ModelDigests(content, digests_of(wanted_trees, model[begins:trees] + model[settings:], wanted), first)
+
+
+def _without_number(tree: bytearray) -> bytearray:
+    """Leave out a tree's number, and the bracket behind the tree."""
+    before, _, after = tree.partition(_NUMBER)
+    return before + after[after.index(_AFTER_NUMBER) : -1]
 
 
 def _scored(

@@ -129,25 +129,22 @@ class LoaderIteration:
 
 
 class FetchedBatch:
-    """A batch that a loader has given, until the step that it belongs to."""
+    """A batch that a loader has given, until the step that it belongs to.
 
-    __slots__ = (
-        *("calls", "entry", "is_followed", "is_used", "iteration", "memory", "numbers", "shares", "size", "value"),
-        "waits",
-    )
+    The ledger makes it without a call of __init__, as there is one in each step.
+    """
 
-    def __init__(
-        self, iteration: LoaderIteration, entry: bytes, numbers: bytes, value: Any, size: int | None = None
-    ) -> None:
-        self.iteration, self.entry, self.numbers = iteration, entry, numbers
-        self.size = size  # in samples; None if its loader does not say it, until it is called with
-        self.calls: list[BatchCall] = []  # of models, with it
-        self.shares: dict[int, GradientShare] = {}  # of it in the gradients of each optimizer
-        self.value = value  # the batch, until it is called with or another one is fetched
-        self.memory: BatchMemory | None = None  # in place of it from then on
-        self.is_used = False  # a model was called with it, as far as that is known
-        self.is_followed = True  # whether gradients are followed in each step since it was fetched
-        self.waits = iteration.is_ahead  # it is a step's only if a model is called with it
+    iteration: LoaderIteration
+    entry: bytes
+    numbers: bytes
+    value: Any  # the batch, until it is called with or another one is fetched
+    size: int | None  # in samples; None if its loader does not say it, until it is called with
+    calls: list[BatchCall]  # of models, with it
+    shares: dict[int, GradientShare]  # of it in the gradients of each optimizer
+    is_followed: bool  # whether gradients are followed in each step since it was fetched
+    waits: bool  # it is a step's only if a model is called with it
+    memory: BatchMemory | None = None  # in place of the value from then on
+    is_used = False  # a model was called with it, as far as that is known
 
     @property
     def is_alive(self) -> bool:
@@ -197,18 +194,18 @@ class PendingBatches:
         self.kept = 0  # how many were there before the last step
         self.first = 0  # index of the first one fetched since a model was called
         self.use = NOT_CALLED
-        self._is_plain = True  # no batch waits, and no call had to be looked at
+        self.is_plain = True  # no batch waits, and no call had to be looked at
         self._unclear: set[LoaderIteration] = set()  # a call had several to choose from, and none was its argument
         self.has_called = False  # this thread calls models: it does not only fetch for another one
         self.is_listed = False  # among those that other threads look at
         self.calls: list[BatchCall] = []  # those that the last call of a model was
-        self._updates = 0
+        self.updates = 0
         self.follows = True  # whether gradients are followed to the update that comes: of all, they cost too much
 
     def updated(self) -> None:
         """Note that a step is done: gradients are followed in the first steps, then in some of the further ones."""
-        self._updates += 1
-        self.follows = self._updates < FOLLOWED or self._updates % FOLLOWED < FOLLOWED_AGAIN
+        self.updates += 1
+        self.follows = self.updates < FOLLOWED or self.updates % FOLLOWED < FOLLOWED_AGAIN
 
     def add(self, batch: FetchedBatch) -> None:
         """Append a batch; one that was fetched before without a call is known by its memory from now on."""
@@ -216,7 +213,6 @@ class PendingBatches:
             self._remember(self.batches[-1])
         if self._memory_of is None:
             batch.value = None
-        batch.is_followed = self.follows
         self.batches.append(batch)
 
     def _remember(self, batch: FetchedBatch) -> None:
@@ -262,7 +258,7 @@ class PendingBatches:
             else:
                 self._remember(batch)
                 if batch.is_alive:
-                    batch.waits, self._is_plain = True, False
+                    batch.waits, self.is_plain = True, False
                     self.batches.append(batch)
 
     # Calls of models
@@ -273,13 +269,13 @@ class PendingBatches:
         self.has_called = True
         if self._memory_of is None:
             return
-        is_usual = self._is_plain and len(batches) == self.first + 1
+        is_usual = self.is_plain and len(batches) == self.first + 1
         if is_usual and not self.follows:  # nothing is looked at
             batches[-1].is_used, batches[-1].value = True, None
         elif is_usual:
             self._remember(batches[-1])
             self.calls.append(batches[-1].called(ModelArguments(arguments, keywords, self._memory_of)))
-        elif not (self._is_plain and batches and len(batches) == self.first):
+        elif not (self.is_plain and batches and len(batches) == self.first):
             others = [pending for pending in fetching if pending is not self]
             if others or batches:
                 self._find_used(ModelArguments(arguments, keywords, self._memory_of), others)
@@ -294,7 +290,7 @@ class PendingBatches:
             self.use = EVALUATED
 
     def _find_used(self, call: ModelArguments, others: Iterable[PendingBatches]) -> None:
-        self._is_plain = False
+        self.is_plain = False
         for batch in self.batches[self.first :]:
             self._remember(batch)
         self._forget_left_loops()
@@ -353,14 +349,14 @@ class PendingBatches:
         kept: list[FetchedBatch] = []
         taken, is_drawn = self.batches, False
         if self._memory_of is not None and len(taken) > 1 and not all(batch.is_used for batch in taken):
-            self._is_plain = False
+            self.is_plain = False
             for batch in self._guess():
                 batch.is_used = True
-        if not self._is_plain:
+        if not self.is_plain:
             taken, kept, is_drawn = self._divided()
         self.batches, self.use = kept, NOT_CALLED
         self.kept = self.first = len(kept)
-        self._is_plain = not kept
+        self.is_plain = not kept
         self._unclear.clear()
         return taken, is_drawn
 

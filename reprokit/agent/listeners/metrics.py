@@ -5,6 +5,7 @@ A listener, independent of frameworks: a TensorReader reads their tensors.
 
 from __future__ import annotations
 
+import itertools
 import math
 import weakref
 from _thread import _local
@@ -13,7 +14,6 @@ from ..core.agent import on_thread
 from ..core.digests import weights_line
 from ..core.exact_values import from_float, from_number
 from ..events.steps import (
-    BatchFetched,
     EpochEnded,
     LoaderBegan,
     LoaderExhausted,
@@ -21,7 +21,6 @@ from ..events.steps import (
     ModelEnded,
     OptimizerEnded,
     ResultsReported,
-    UpdateDone,
     UpdateDue,
     tell,
 )
@@ -68,7 +67,9 @@ if TYPE_CHECKING:
             """Return the records of a thread that take part in its training, with their current tensors."""
 
 
+_UPDATE_DUE = frozenset([UpdateDue])
 MAX_PENDING = 64  # losses on a device that wait to be read together
+MAX_LOSSES = 1 << 20  # of an epoch that a keyframe holds
 
 
 class EpochState:
@@ -105,8 +106,6 @@ class ThreadMetrics(_local):
 
     def __init__(self) -> None:
         self.losses = on_thread("loss")  # the name of its losses
-        self.epoch: Any = None  # epoch of the batch that the next steps use
-        self.last_step_epoch: Any = None  # epoch of the last step
 
 
 class Metrics:
@@ -114,22 +113,29 @@ class Metrics:
 
     def __init__(self, agent: Agent, events: Events, records: RecordRegistry | None, tensors: TensorReader) -> None:
         self._agent, self._events, self._records, self._tensors = agent, events, records, tensors
+        agent.shared[Metrics] = self
         self.forget()
 
     def forget(self) -> None:
         """In a forked child: drop the state of the parent."""
         self._thread = ThreadMetrics()
+        self._loss_numbers: dict[str, Iterator[int]] = {}
+        self._loss_writers: dict[tuple[str, str], Any] = {}  # by dtype too: compiled code, where there is any
         self._loaders: weakref.WeakKeyDictionary[Any, EpochState] = weakref.WeakKeyDictionary()
         self._epochs: list[EpochState] = []
         self._pending: list[tuple[str, int, Any, EpochState | None]] = []
+        # Those whose loaders have no further batch, but perhaps further steps: only they need to hear of updates.
+        self._exhausted: set[EpochState] = set()
+        self._hear_updates()
+
+    def _hear_updates(self) -> None:
+        self._events.mute(self, frozenset() if self._exhausted else _UPDATE_DUE)
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         loader_handlers: dict[type[TrainingEvent], Handler] = {
             LoaderBegan: self._loader_began,
-            BatchFetched: self._batch_fetched,
             LoaderExhausted: self._loader_exhausted,
             UpdateDue: self._update_due,
-            UpdateDone: self._update_done,
         }
         return {
             **({} if self._records is None else loader_handlers),  # otherwise the framework reports its epochs itself
@@ -143,11 +149,24 @@ class Metrics:
     # Losses
 
     def _loss_computed(self, event: LossComputed) -> None:
-        thread, loss = self._thread, event.loss
-        name, epoch = thread.losses, thread.epoch
-        step = self._agent.number(name)
+        name, loss, number, began = self._thread.losses, event.loss, event.number, event.began
+        epoch: EpochState | None = None if began is None else began.notes.get(self)
+        numbers = self._loss_numbers.get(name)
+        if numbers is None:
+            numbers = self._loss_numbers[name] = itertools.count()
+        step = next(numbers)
+        if number is not None and type(number[1]) is float:
+            dtype, value = number
+            write = self._loss_writers.get((name, dtype))
+            if write is None or not write(step, value):
+                self._agent.journal.write_loss(name, step, dtype, value)
+                self._loss_writers[name, dtype] = self._agent.journal.loss_writer(name, dtype)
+            if epoch is not None:
+                epoch.losses.append(number[1])
+                epoch.last = number
+            return
         if event.is_here:
-            self._write_loss(name, step, loss, epoch, event.number)
+            self._write_loss(name, step, loss, epoch, number)
             return
         copy = self._tensors.later(loss)
         if copy is not None:
@@ -159,7 +178,7 @@ class Metrics:
         number = number or self._tensors.number(loss)
         if number is None:
             value = {"dtype": "str", "text": self._tensors.entry("", loss)[3]}
-            self._agent.journal.write("log", {"name": name, "step": step, "epoch": None, "value": value})
+            self._agent.journal.write_value("log", name, step, None, value)
             return
         dtype, value = number
         self._agent.journal.write_loss(name, step, dtype, value)
@@ -173,6 +192,28 @@ class Metrics:
         for name, step, loss, epoch in pending:
             self._agent.attempt(self._write_loss, name, step, loss, epoch)
 
+    def losses(self) -> dict[str, list[str]]:
+        """Return the losses of unfinished epochs: by loader the last one's dtype, and float64s as hexadecimal."""
+        from array import array
+
+        self._flush()
+        return {
+            epoch.name: [epoch.last[0], array("d", epoch.losses).tobytes().hex()]
+            for epoch in self._epochs
+            if epoch.last is not None and len(epoch.losses) <= MAX_LOSSES
+        }
+
+    def put_back_losses(self, losses: dict[str, list[str]]) -> None:
+        """Replace the losses of epochs by those of the same loaders in another run."""
+        from array import array
+
+        self._flush()
+        for epoch in self._epochs:
+            if epoch.name in losses:
+                dtype, values = losses[epoch.name]
+                epoch.losses = list(array("d", bytes.fromhex(values)))
+                epoch.last = dtype, epoch.losses[-1]
+
     # Epochs
 
     def _loader_began(self, event: LoaderBegan) -> None:
@@ -185,32 +226,30 @@ class Metrics:
             if former.exhausted:  # no further iteration will end it
                 self._end_epoch(former)
         event.notes[self] = epoch
-
-    def _batch_fetched(self, event: BatchFetched) -> None:
-        loader_began = event.began
-        self._thread.epoch = None if loader_began is None else loader_began.notes.get(self)
+        event.counters.append(epoch)
 
     def _loader_exhausted(self, event: LoaderExhausted) -> None:
         epoch: Any = None if event.began is None else event.began.notes.get(self)
-        self._thread.epoch = epoch
         if epoch is not None:
             epoch.exhausted = True  # not ended: a loop that fetches ahead has batches left
+            self._exhausted.add(epoch)
+            self._hear_updates()
 
     def epoch_of(self, event: LoaderBegan) -> EpochState | None:
         """Return name and number of the epoch that an iteration of a loader is."""
         return event.notes.get(self)
 
-    def _update_due(self, _event: UpdateDue) -> None:
-        epoch, last_step_epoch = self._thread.epoch, self._thread.last_step_epoch
-        if epoch is not last_step_epoch:
-            self._thread.last_step_epoch = epoch
-            if last_step_epoch is not None and last_step_epoch.exhausted:
-                self._end_epoch(last_step_epoch, late=True)
-
-    def _update_done(self, _event: UpdateDone) -> None:
-        epoch = self._thread.epoch
-        if epoch is not None:
-            epoch.steps += 1
+    def _update_due(self, event: UpdateDue) -> None:
+        """End the epoch of the last update if its loader was exhausted, and this update is of another one."""
+        epoch: Any = None if event.began is None else event.began.notes.get(self)
+        last: Any = None if event.previous is None else event.previous.notes.get(self)
+        if last is not None and last is not epoch and last.exhausted:
+            self._end_epoch(last, late=True)
+        # An evaluation's loader gets no update, or is exhausted once more before one.
+        thread = on_thread("")
+        unused = [other for other in self._exhausted if not other.steps and other is not epoch]
+        self._exhausted.difference_update([other for other in unused if other.thread == thread])
+        self._hear_updates()
 
     def _epochs_of_deleted_loaders(self) -> list[EpochState]:
         """Return the epochs of this thread whose loaders no longer exist."""
@@ -237,6 +276,9 @@ class Metrics:
         records = [record for record in current if not (late and record.has_buffers)]
         tell(self._events.epoch_ended, EpochEnded(epoch.name, epoch.number, epoch.steps, epoch.values(), records))
         epoch.next()
+        if epoch in self._exhausted:
+            self._exhausted.discard(epoch)
+            self._hear_updates()
 
     def _epoch_ended(self, event: EpochEnded) -> None:
         line = {"name": event.name, "epoch": event.number, "values": event.values, "steps": event.steps}

@@ -33,6 +33,7 @@ from ..events.steps import (
 )
 from .fetched_batches import (
     EVALUATED,
+    FOLLOWED,
     NOT_CALLED,
     REACHED,
     TRAINED,
@@ -65,6 +66,10 @@ if TYPE_CHECKING:
         def use_of(self, batch: FetchedBatch, record: Any) -> int: ...
 
 
+LAST = FOLLOWED - 1  # the updates are followed again after so many, or a multiple more
+_GRADIENT_EVENTS = frozenset([ModelReturned, BackwardBegan, BackwardEnded])
+_new = object.__new__
+
 FORMAT = 2  # 1: what a step had of its batches was not written
 DIRECTORY = "samples"
 MAX_BYTES = 1 << 30  # of one process, before they are compressed
@@ -90,8 +95,11 @@ _SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 class FetchingThread(_local):
     """The pending batches of each thread."""
 
-    def __init__(self, memory_of: Callable[[Any], BatchMemory] | None) -> None:
+    def __init__(
+        self, memory_of: Callable[[Any], BatchMemory] | None, begun: Callable[[PendingBatches], object]
+    ) -> None:
         self.pending = PendingBatches(memory_of)
+        begun(self.pending)
 
 
 class SampleLedger:
@@ -118,7 +126,8 @@ class SampleLedger:
 
     def forget(self) -> None:
         """Start afresh, also in a forked child, which needs a file of its own."""
-        self._thread = FetchingThread(self._memory_of)
+        self._following: set[PendingBatches] = set()  # of the threads in which gradients are followed
+        self._thread = FetchingThread(self._memory_of, self._follow)
         self._fetching: list[PendingBatches] = []  # of all threads that have fetched
         self._loaders: dict[str, int] = {}
         self._epochs: dict[int, int] = {}  # the last one of each loader
@@ -148,10 +157,15 @@ class SampleLedger:
             BackwardEnded: self._backward_ended,
         }
 
+    def _follow(self, pending: PendingBatches) -> None:
+        """Hear of the events by which gradients are followed as long as they are in some thread."""
+        (self._following.add if pending.follows else self._following.discard)(pending)
+        self._events.mute(self, frozenset() if self._following else _GRADIENT_EVENTS)
+
     def failed(self, error: Exception, _handler: Handler) -> None:
         """End the ledger with a warning."""
         self._events.remove(self)
-        self._agent.warn(f"no further step's samples are kept: {type(error).__name__}: {error}")
+        self._agent.warn(f"no further step's samples are kept: {type(error).__name__}: {error}", "samples-ended")
 
     def finish(self) -> None:
         """Write the batches that no step followed, and the buffered entries."""
@@ -169,7 +183,8 @@ class SampleLedger:
 
     def _loader_began(self, event: LoaderBegan) -> None:
         series = self._epoch_of(event)
-        text = to_json({"name": series.name, **(self._agent.attempt(self._facts_of, event.loader) or {})})
+        facts = self._agent.attempt(self._facts_of, event.loader) if event.facts is None else event.facts
+        text = to_json({"name": series.name, **(facts or {})})
         number = self._loaders.get(text)
         if number is None:
             number = self._loaders[text] = len(self._loaders)
@@ -207,9 +222,15 @@ class SampleLedger:
         else:
             kind, count, text = INDICES, len(numbers) // 4, b""
             size = count
-        entry = ENTRY.pack(BATCH, kind, iteration.number, iteration.epoch, count)
         iteration.fetched += 1
-        pending.add(FetchedBatch(iteration, entry + text, numbers, event.batch, size))
+        batch = _new(FetchedBatch)
+        batch.entry = ENTRY.pack(BATCH, kind, iteration.number, iteration.epoch, count) + text
+        batch.iteration, batch.numbers, batch.value, batch.size = iteration, numbers, event.batch, size
+        batch.calls, batch.shares, batch.is_followed, batch.waits = [], {}, pending.follows, iteration.is_ahead
+        if self._memory_of is None or len(pending.batches) > pending.first:
+            pending.add(batch)
+        else:
+            pending.batches.append(batch)
 
     def _identify(self, iteration: LoaderIteration, event: BatchFetched) -> tuple[int, int, bytes, bytes, int | None]:
         """Return kind, count, text and numbers that identify a batch's samples, if it has no list of small indices.
@@ -236,9 +257,13 @@ class SampleLedger:
 
     def _model_called(self, event: ModelCalled) -> None:
         pending = self._thread.pending
+        batches = pending.batches
         if not event.has_gradients:
             pending.called_without_gradients()
-        elif pending.batches or self._fetching:
+        elif pending.is_plain and not pending.follows and len(batches) == pending.first + 1 and self._memory_of:
+            pending.use, pending.has_called, pending.calls = TRAINED, True, []  # the usual case of called()
+            batches[-1].is_used, batches[-1].value = True, None
+        elif batches or self._fetching:
             pending.called(event.arguments, event.keywords, self._fetching)
 
     def _loader_exhausted(self, event: LoaderExhausted) -> None:
@@ -274,9 +299,32 @@ class SampleLedger:
 
     def _update_done(self, event: UpdateDone) -> None:
         pending = self._thread.pending
+        if (
+            pending.is_plain
+            and len(pending.batches) == 1
+            and not (pending.follows or pending.updates % FOLLOWED == LAST)
+        ):
+            (batch,), record = pending.batches, event.optimizer
+            iteration, series = batch.iteration, self._series.get(record.name)
+            if series and iteration.has_steps and not (iteration.is_exhausted or iteration.is_drawn):
+                pending.updates += 1
+                pending.batches, pending.use, pending.kept, pending.first = [], NOT_CALLED, 0, 0
+                iteration.stepped += 1
+                step = record.steps - 1
+                entry = batch.entry + ENTRY.pack(STEP, False, series[0], step - series[1], 0)  # whose use is UNWATCHED
+                series[1] = step
+                if self._file.compiled_put is None or not self._file.compiled_put(entry, batch.numbers):
+                    self._put(entry, batch.numbers)
+                return
+        self._write_step(event, pending)
+
+    def _write_step(self, event: UpdateDone, pending: PendingBatches) -> None:
         batches, is_drawn = pending.take()
         gradients = self._gradients if pending.follows else None
+        follows = pending.follows
         pending.updated()
+        if pending.follows is not follows:
+            self._follow(pending)
         if not batches:
             return
         record: Any = event.optimizer
@@ -302,9 +350,12 @@ class SampleLedger:
             entries, numbers = entries + _entry_of(batch, use), numbers + batch.numbers
         entries += ENTRY.pack(STEP, is_drawn, series[0], step - series[1], 0)
         series[1] = step
+        self._put(entries, numbers)
+
+    def _put(self, entries: bytes, numbers: bytes) -> None:
         if not self._file.put(entries, numbers):
             self._events.remove(self)
-            self._agent.warn(f"no further step's samples are kept: {self._file.refusal}")
+            self._agent.warn(f"no further step's samples are kept: {self._file.refusal}", "samples-ended")
 
 
 def _entry_of(batch: FetchedBatch, use: int) -> bytes:
@@ -330,13 +381,13 @@ class LedgerFile:
         self._buffer: Any = None  # bytes of the buffer, normally the tail, and the numbers in its head
         self._head: Any = None
         self._buffer_state = (ctypes.c_uint64 * 4)(0, 0, ENTRIES, NUMBERS)  # struct waiting of native/python/ledger.c
-        self._put: Any = None  # the compiled put, if there is one
+        self.compiled_put: Any = None  # puts entries if there is room and nobody else does
         if compiled is not None:
-            self._put = partial(compiled.ledger_put, ctypes.addressof(self._buffer_state), self._guard)
+            self.compiled_put = partial(compiled.ledger_put, ctypes.addressof(self._buffer_state), self._guard)
 
     def put(self, entries: bytes, numbers: bytes) -> bool:
         """Buffer entries that belong together; return False if the ledger takes no more."""
-        if self._put is not None and self._put(entries, numbers):
+        if self.compiled_put is not None and self.compiled_put(entries, numbers):
             return True
         with self._guard:
             if self.refusal:

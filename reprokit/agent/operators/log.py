@@ -168,7 +168,7 @@ class CallLog:
         """
         files = self._files
         if files.count >= MAX_CALLS:
-            self.agent.warn(f"calls of operators beyond {MAX_CALLS} of a process are not logged")
+            self.agent.warn(f"calls of operators beyond {MAX_CALLS} of a process are not logged", "operators-cut")
             return
         files.count += 1
         files.calls.append((call, place, files.thread.number, flags, self._window.step, inputs, outputs))

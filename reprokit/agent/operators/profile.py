@@ -36,4 +36,4 @@ class OperatorProfile:
             self.confirmer.ended(record, repeatable)
 
     def failed(self, name: str, error: Exception) -> None:
-        self._observer.agent.warn(f"a call of {name} was not noted: {type(error).__name__}: {error}")
+        self._observer.agent.warn(f"a call of {name} was not noted: {type(error).__name__}: {error}", "call-not-noted")

@@ -10,8 +10,8 @@ import os
 import posix  # its functions are not replaced, unlike those of os
 import sys
 import time
+from _functools import partial  # type: ignore[import-not-found]  # functools imports six modules
 from _thread import _count, _local
-from functools import partial
 from itertools import count
 
 from ..core.user_frames import MAX_DEPTH, is_own, is_users
@@ -137,14 +137,20 @@ class ChildOrders:
         """Return the outcomes of these calls at the caller's line; None if they cannot be recorded."""
         if self._orders is None:
             if self._living > 1:
-                self._agent.warn("the order in which children end is not kept: modules of Python cannot be imported")
+                self._agent.warn(
+                    "the order in which children end is not kept: modules of Python cannot be imported",
+                    "order-not-kept",
+                )
             return None
         if not is_users(caller.f_code.co_filename):
             return None
         from .callers import place
 
         if _handles_signal(caller):  # another signal may interrupt it at any point
-            self._orders.warn(f"the order in which a handler of SIGCHLD finds children is not kept ({place(caller)})")
+            self._orders.warn(
+                f"the order in which a handler of SIGCHLD finds children is not kept ({place(caller)})",
+                "order-not-kept",
+            )
             return None
         return self._orders.choices(kind, caller)
 
@@ -158,7 +164,9 @@ class ChildOrders:
         name = self.name_of(result[0]) if result and result[0] else NONE
         choices.note(name)
         if name is UNKNOWN and self._orders is not None:
-            self._orders.warn("the script waited for children that have no name: which one ended is not kept")
+            self._orders.warn(
+                "the script waited for children that have no name: which one ended is not kept", "order-not-kept"
+            )
         return result
 
     def replay(self, choices: Choices, call: Function, look: Function, polls: bool) -> Any:

@@ -84,7 +84,9 @@ class Track:
             self._is_whole = self.is_written = self._orders.begin(self)
             self.write()
         else:
-            self._orders.warn("orders of some queues are not recorded: too many, or a second thread came too late")
+            self._orders.warn(
+                "orders of some queues are not recorded: too many, or a second thread came too late", "order-not-kept"
+            )
 
     def _flush_buffer(self) -> None:
         self._limit = min(2 * self._limit, MAX_TURNS)
@@ -196,7 +198,9 @@ class Orders(Log):
         try:
             return function(*arguments)
         except Exception as error:
-            self.warn(f"a turn of an order of completion may be missing: {type(error).__name__}: {error}")
+            self.warn(
+                f"a turn of an order of completion may be missing: {type(error).__name__}: {error}", "order-not-kept"
+            )
             pass_on(error)
             return None
 
@@ -222,7 +226,10 @@ class Orders(Log):
     def begin(self, track: Track) -> bool:
         """Register a track that has several actors; return False if there are too many tracks."""
         if len(self._written) >= MAX_TRACKS:
-            self.warn(f"more than {MAX_TRACKS} queues and the like: the order of turns in further ones is not kept")
+            self.warn(
+                f"more than {MAX_TRACKS} queues and the like: the order of turns in further ones is not kept",
+                "order-not-kept",
+            )
             return False
         self._written.append(track)
         return True
@@ -234,7 +241,7 @@ class Orders(Log):
         if self._bytes_left > 0:
             self._journal.write("order", {"track": name, "actors": actors, "turns": turns, "count": count})
         else:
-            self.warn(f"the order of turns is not kept beyond {MAX_WRITTEN} bytes of a process")
+            self.warn(f"the order of turns is not kept beyond {MAX_WRITTEN} bytes of a process", "order-not-kept")
 
     def on_fork(self, forget: Callable[[], object]) -> None:
         """Register a function to call in forked children, which have only one thread."""

@@ -185,7 +185,7 @@ class Waits:
         frame = next(users_frames(sys._getframe(1)), None) or caller_outside(())
         where = "" if frame is None or not wait.is_blocking else f" at {place(frame)}"
         text = f"thread {wait.waiter} of process {self._orders.identity} has waited {TIMEOUT:.0f} s{where}"
-        self._orders.warn(f"{text} for {wait.whom}, as recorded (order {wait.track})", aloud=True)
+        self._orders.warn(f"{text} for {wait.whom}, as recorded (order {wait.track})", "order-waited", aloud=True)
 
 
 class Wait:

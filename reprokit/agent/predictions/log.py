@@ -3,30 +3,47 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from _thread import RLock
 
 from ..core.agent import Log
+from ..core.buffered_lines import make_directory
 from ..core.thread_names import on_thread
-from .files import MAX_BYTES, MAX_FILES, PredictionFiles
 from .samples import FLOAT, Rows, rows_of
 from .scores import REGRESSION, TASKS, VALUES, AbsoluteError, Accuracy, TaskJudgment, judge
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Any
+    from typing import Any, NamedTuple
 
     from ..core.journal import Journal
-    from .files import RowPlace
+    from .samples import Bytes, Rows
+
+    class RowPlace(NamedTuple):
+        """Where rows are stored: the file, and the number of their first row."""
+
+        file: str
+        row: int
+
 
 MAX_LINES = 1000  # of one name; further predictions share one line at the end
 MAX_TYPES = 100  # of predictions beyond that limit, or of one evaluation
 MAX_REMEMBERED = 64  # columns that are not written a second time
 MAX_LABELS = 10_000
+NOT_KEPT, LEFT_OUT = "predictions-not-kept", "predictions-left-out"  # codes of warnings
 MAX_WAITING = 256  # batches of an evaluation that are buffered
 MAX_WAITING_BYTES = 4 << 20
 BY_SCRIPT = "log_predictions"  # the name of predictions that a script logs itself
+DIRECTORY = "evaluation"
+MAX_BYTES = 256 << 20  # of all files of a run
+MAX_FILES = 1000  # of one process
+HEAD = 192  # bytes of a header, unless its shape has many dimensions
+_DIGITS = 20  # width of the number of rows in the header
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_APPEND = os.O_WRONLY | os.O_CLOEXEC
+_SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class RowBuffer:
@@ -131,7 +148,7 @@ class PredictionLog(Log):
 
     finish_order = -1
 
-    def __init__(self, run: str, journal: Journal, warn: Callable[[str], None]) -> None:
+    def __init__(self, run: str, journal: Journal, warn: Callable[[str, str], None]) -> None:
         self._files = PredictionFiles(run, lambda: journal.identity)
         self._journal = journal
         self._warn = warn
@@ -162,7 +179,7 @@ class PredictionLog(Log):
         """Write a line for the predictions of one call; with ``once``, not if they equal the last ones."""
         name, sides = on_thread(name), aligned(pred, truth)
         if task is not None and task not in TASKS:
-            self._warn(f"{name}: task {task!r} is none of {', '.join(TASKS)}; it was inferred")
+            self._warn(f"{name}: task {task!r} is none of {', '.join(TASKS)}; it was inferred", "task-inferred")
             task = None
         if self._is_reentrant(name):
             return
@@ -173,7 +190,7 @@ class PredictionLog(Log):
         """Return whether this thread is already recording predictions, with a warning."""
         is_reentrant: bool = self._lock._is_owned()
         if is_reentrant:
-            self._warn(f"{name}: predicted in a signal handler amidst other predictions, and left out")
+            self._warn(f"{name}: predicted in a signal handler amidst other predictions, and left out", LEFT_OUT)
         return is_reentrant
 
     def _record(
@@ -217,7 +234,7 @@ class PredictionLog(Log):
                 return
             tally = pieces.tally_of(sides)
             if tally is None:
-                self._warn(f"{pieces.name}: predictions of more than {MAX_TYPES} types; some were left out")
+                self._warn(f"{pieces.name}: predictions of more than {MAX_TYPES} types; some were left out", LEFT_OUT)
             else:
                 tally.add(*sides, self._places if whole else {})
 
@@ -245,22 +262,26 @@ class PredictionLog(Log):
         """Write the line of a tally."""
         facts = tally.facts()
         if "problem" in facts and name.partition("@")[0] == BY_SCRIPT:
-            self._warn(f"{name}: neither accuracy nor error: {facts['problem']}")
+            self._warn(f"{name}: neither accuracy nor error: {facts['problem']}", "predictions-not-scored")
         self._journal.write("evaluation", {"name": name, **facts})
 
     def _append(self, stream: str, rows: Rows, bytes_left: list[int] | None) -> RowPlace | None:
         if bytes_left is not None:
             bytes_left[0] -= len(rows.data)
             if bytes_left[0] < 0:
-                self._warn(f"{stream}: digested and not kept any more, as rows of this name have taken their share")
+                self._warn(
+                    f"{stream}: digested and not kept any more, as rows of this name have taken their share", NOT_KEPT
+                )
                 return None
         try:
             place = self._files.append(stream, rows)
         except OSError as error:
-            self._warn(f"predictions were digested and not kept: {error.strerror}")
+            self._warn(f"predictions were digested and not kept: {error.strerror}", NOT_KEPT)
             return None
         if place is None and rows.count:
-            self._warn(f"predictions were digested and not kept beyond {MAX_BYTES >> 20} MiB or {MAX_FILES} files")
+            self._warn(
+                f"predictions were digested and not kept beyond {MAX_BYTES >> 20} MiB or {MAX_FILES} files", NOT_KEPT
+            )
         return place
 
     def _add_to_overflow(self, name: str, sides: tuple[Rows, Rows | None], task: str | None, hint: str | None) -> None:
@@ -268,7 +289,7 @@ class PredictionLog(Log):
         key = (name, *((rows.dtype, *rows.shape[1:]) for rows in sides if rows is not None))
         if key not in self._overflow:
             if len(self._overflow) >= MAX_TYPES:
-                self._warn(f"{name}: predictions of more than {MAX_TYPES} types; some were left out")
+                self._warn(f"{name}: predictions of more than {MAX_TYPES} types; some were left out", LEFT_OUT)
                 return
             self._overflow[key] = self.tally(f"{name}, the rest", task, hint)
         self._overflow[key].add(*sides, {})
@@ -368,3 +389,101 @@ def _size(value: Any) -> int:
     for size in value.shape:
         number *= int(size)
     return number
+
+
+class RowFile:
+    """One .npy file: the type of its rows, and their count."""
+
+    def __init__(self, name: str, rows: Rows) -> None:
+        self.name = name
+        self.count = 0
+        self._descr, self._row = rows.descr, rows.shape[1:]
+        self.width = len(rows.data) // rows.count if rows.count else 0
+        self.head = len(self.header())
+
+    def header(self) -> bytes:
+        """Return the header of the .npy format, version 1; its length does not depend on the number of rows."""
+        shape = ", ".join([str(self.count).rjust(_DIGITS), *map(str, self._row)])
+        text = f"{{'descr': '{self._descr}', 'fortran_order': False, 'shape': ({shape},), }}"
+        size = max(HEAD, -(-(len(text) + 11) // 64) * 64)
+        return b"\x93NUMPY\x01\x00" + (size - 10).to_bytes(2, "little") + text.encode().ljust(size - 11) + b"\n"
+
+
+class PredictionFiles:
+    """The files with predictions and true values of one process."""
+
+    def __init__(self, run: str, identity: Callable[[], str]) -> None:
+        self._directory = f"{run}/{DIRECTORY}"
+        self._identity = identity
+        self.forget()
+
+    def forget(self) -> None:
+        """Start new files, in a forked child."""
+        self._files: dict[tuple[object, ...], RowFile] = {}
+        self._file_count = 0
+        self._bytes_left = -1  # -1: not known yet
+
+    def append(self, stream: str, rows: Rows) -> RowPlace | None:
+        """Append rows to those of the same stream and type; return their place, None if a limit is reached."""
+        key = (stream, rows.descr, *rows.shape[1:])
+        if not rows.count or not self._reserve(len(rows.data)):
+            return None
+        file = self._files.get(key)
+        if file is None:
+            file = self._create(rows)
+            if file is None:
+                return None
+            self._files[key] = file
+        first = file.count
+        self._write(file, rows.data, rows.count)
+        return (file.name, first)  # type: ignore[return-value]
+
+    def _reserve(self, size: int) -> bool:
+        if self._bytes_left < 0:
+            self._bytes_left = MAX_BYTES - _size_of_file(self._directory)
+        self._bytes_left -= size
+        if self._bytes_left < 0:
+            self._bytes_left = 0  # later rows may be small enough, but would leave a gap in the stream
+            return False
+        return True
+
+    def _create(self, rows: Rows) -> RowFile | None:
+        """Create a file named by the process and a number; a process of the same name gets other numbers."""
+        make_directory(self._directory)
+        prefix = hashlib.sha256(self._identity().encode("utf-8", "backslashreplace")).hexdigest()[:16]
+        while self._file_count < MAX_FILES:
+            name = f"{prefix}-{self._file_count}.npy"
+            self._file_count += 1
+            try:
+                os.close(os.open(f"{self._directory}/{name}", _CREATE | _SAFE, 0o600))
+            except FileExistsError:
+                continue
+            return RowFile(name, rows)
+        return None
+
+    def _write(self, file: RowFile, data: Bytes, count: int) -> None:
+        """Append rows; if writing fails, the header still counts only the earlier rows."""
+        descriptor = os.open(f"{self._directory}/{file.name}", _APPEND | _SAFE)
+        try:
+            _write_all(descriptor, data, file.head + file.count * file.width)
+            file.count += count
+            _write_all(descriptor, file.header(), 0)
+        finally:
+            os.close(descriptor)
+
+
+def _write_all(descriptor: int, data: Bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def _size_of_file(directory: str) -> int:
+    """Return the number of bytes that the processes of this run have written so far."""
+    scandir = getattr(os.scandir, "__wrapped__", os.scandir)  # past the agent's own, which notes what scripts list
+    try:
+        with scandir(directory) as entries:
+            return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
+    except OSError:
+        return 0

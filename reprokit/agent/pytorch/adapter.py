@@ -60,9 +60,10 @@ class PytorchAdapter(Adapter):
         trail = self._agent.attempt(self._begin_trail, events, compiled)
         metrics = Metrics(self._agent, events, records, tensors)
         events.add(metrics)
-        events.add(self._distributed)
+        self._distributed.listen(events)
         self._parts = [metrics, records, self._distributed]
         if trail is not None:
+            self._agent.shared[type(trail)] = trail
             followed = MemoryOfValues, BatchGradients(compiled)
             samples = SampleLedger(
                 self._agent, events, loader_facts, metrics.epoch_of, trail.digest, compiled, *followed
@@ -84,8 +85,11 @@ class PytorchAdapter(Adapter):
             return None
         from .trail import StepTrail
 
-        trail = StepTrail(self._agent, events, library, self._torch, compiled)
+        every = trail_library.stride_of(self._agent.run)
+        trail = StepTrail(self._agent, events, library, self._torch, compiled, every)
         events.add(trail)
+        if trail.stride is not None:
+            events.add(trail.stride)
         return trail
 
     def parts(self) -> list[Any]:

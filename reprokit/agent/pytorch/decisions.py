@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from ..core.patching import Function
     from ..events.steps import Events, ForwardBegan, UpdateDue
+    from .gates import Gates
+    from .state import TrainingRecords
 
     class Hooks(Protocol):
         """What the wrappers here need of the hooks that they extend: events.EventHooks has it."""
@@ -30,11 +32,14 @@ if TYPE_CHECKING:
         thread: Any
         is_compiling: Callable[[], bool]
         failed: Function
+        gates: Gates
+        tell: Function
+        without_overrides: Function
+        records: TrainingRecords | None
 
         def replace(self, owner: Any, name: str, make: Callable[[Function], Function]) -> None: ...
         def watch_schedules_and_scalers(self) -> None: ...
-        def report_call(self, original: Function, owner: tuple[Any, ...], began: ForwardBegan) -> Any: ...
-        def update_due(self, due: UpdateDue) -> str | None: ...
+        def report_call(self, original: Function, began: ForwardBegan) -> Any: ...
         def update_done(self, due: UpdateDue) -> None: ...
 
 
@@ -136,7 +141,7 @@ class DecisionHooks:
             if is_compiling() or thread.call or thread.is_reported or thread.backward:
                 return compiled(*arguments, **keywords)
             began = events.ForwardBegan(owner, arguments, keywords, is_compiled=True)
-            return self._hooks.report_call(compiled, (), began)
+            return self._hooks.report_call(compiled, began)
 
         return call
 
@@ -170,7 +175,7 @@ class DecisionHooks:
         """Wrap the step of an optimizer's class, and its sub-steps."""
         kind = type(optimizer)
         owner = next((owner for owner in kind.__mro__ if "step" in vars(owner)), kind)
-        self._hooks.replace(owner, "step", self._make_step)
+        self._hooks.gates.put(owner, "step", self._make_step)
         for owner, name in step_parts(kind):
             self._hooks.replace(owner, name, functools.partial(self._make_part, name))
 
@@ -178,27 +183,33 @@ class DecisionHooks:
         """Wrap the step that a learning-rate schedule has set as an attribute of an optimizer."""
         original, reference = vars(optimizer).get("step"), weakref.ref(optimizer)
         if original is not None:
-            take = self._make_step(lambda _optimizer, *arguments, **keywords: original(*arguments, **keywords))
+            plain = lambda _optimizer, *arguments, **keywords: original(*arguments, **keywords)  # noqa: E731
+            take = self._hooks.gates.before(plain, self._make_step(plain))
             step = functools.wraps(original)(lambda *arguments, **keywords: take(reference(), *arguments, **keywords))
             optimizer.step = step
 
     def _make_step(self, original: Function) -> Function:
         thread, handlers, hooks = self._thread, self._handlers, self._hooks
-        is_compiling, failed = hooks.is_compiling, hooks.failed
-        update_due, update_done = hooks.update_due, hooks.update_done
+        failed, new, without_overrides = hooks.failed, object.__new__, hooks.without_overrides
+        tell_quickly, note_done, records = hooks.tell, hooks.update_done, hooks.records
 
+        # In one function for all of it, as each one outside the caches costs a microsecond or two.
         def step(optimizer: Any, *arguments: Any, **keywords: Any) -> Any:
-            if is_compiling():
-                return original(optimizer, *arguments, **keywords)
-            closure = closure_in(arguments, keywords)
-            due = events.UpdateDue(None, optimizer, closure, is_nested=thread.steps > 0)
-            thread.steps += 1
-            thread.has_stepped = True
+            closure = closure_in(arguments, keywords) if arguments or keywords else None
+            nesting = thread.steps
+            due, answer = new(events.UpdateDue), None
+            due.optimizer, due.target, due.closure, due.is_nested = None, optimizer, closure, nesting > 0
+            thread.steps, thread.has_stepped = nesting + 1, True
             try:
                 try:
-                    answer = update_due(due)
+                    if handlers.update_due:
+                        if records is not None:
+                            due.optimizer = records.of(optimizer)
+                        due.began, due.previous = thread.began, thread.previous
+                        with without_overrides():
+                            answer = tell_quickly(handlers.update_due, due)
                 except Exception as error:
-                    answer = failed(update_due, error)
+                    failed(step, error)
                     pass_on(error)
                 if answer is SKIP:
                     return due.result
@@ -206,9 +217,10 @@ class DecisionHooks:
                     arguments, keywords = with_closure(due.closure, arguments, keywords)
                 result = original(optimizer, *arguments, **keywords)
                 try:
-                    update_done(due)
+                    with without_overrides():
+                        note_done(due)
                 except Exception as error:
-                    failed(update_done, error)
+                    failed(step, error)
                     pass_on(error)
                 return result
             except events.NotApplied:
@@ -216,7 +228,7 @@ class DecisionHooks:
                     raise
                 return due.result
             finally:
-                thread.steps -= 1
+                thread.steps = nesting
                 if due.closure is not closure:
                     tell(handlers.update_ended, events.UpdateEnded(due))
 

@@ -272,7 +272,10 @@ class DeviceDigester:
         if digester is None:
             digester, error = digester_of(self._torch, device)
             if error is not None:
-                self._warn(f"the trail has one step in {digester.every} of {device}, without a kernel: {error}")
+                self._warn(
+                    f"the trail has one step in {digester.every} of {device}, without a kernel: {error}",
+                    "trail-in-part",
+                )
             self._by_device[device] = digester
         return digester
 

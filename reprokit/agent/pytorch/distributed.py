@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.agent import Agent
-    from ..events.steps import Handler, TrainingEvent
+    from ..events.steps import Events, Handler, TrainingEvent
 
 COLLECTIVES = "torch.distributed.distributed_c10d"
 PARALLEL = "torch.nn.parallel.distributed"
@@ -40,6 +40,7 @@ class DistributedHooks:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
+        self._events: Events | None = None
         self._log = CollectiveLog(agent, "torch.distributed")
         self._models: list[tuple[str, weakref.ref[Any]]] = []
         self._updates = 0  # since the last model was wrapped by DDP
@@ -54,8 +55,13 @@ class DistributedHooks:
         for function in ("init_process_group", "new_group"):
             self._agent.note_calls(module, function, partial(self._record_group, module))
 
+    def listen(self, events: Events) -> None:
+        """Hear of updates as long as the buckets of a model are not settled."""
+        self._events = events
+        events.add(self)
+
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
-        return {UpdateDone: self._update_done}
+        return {UpdateDone: self._update_done} if self._models else {}
 
     def forget(self) -> None:
         """Drop the records of the parent process in a forked child."""
@@ -85,12 +91,13 @@ class DistributedHooks:
     def _add_model(self, _result: Any, arguments: tuple[Any, ...], _keywords: Any) -> None:
         self._models.append((self._agent.name("DDP"), weakref.ref(arguments[0])))
         self._updates = 0
+        if self._events is not None:
+            self._events.arrange()
 
     def _update_done(self, _event: UpdateDone) -> None:
-        if self._models:
-            self._updates += 1
-            if self._updates == _SETTLED_AFTER:
-                self._record_buckets()
+        self._updates += 1
+        if self._updates == _SETTLED_AFTER:
+            self._record_buckets()
 
     def _record_buckets(self) -> None:
         models, self._models = self._models, []
@@ -98,6 +105,8 @@ class DistributedHooks:
             model = reference()
             if model is not None:
                 self._agent.computed(f"collectives {name}", "collectives", private_api.buckets(model))
+        if self._events is not None:
+            self._events.arrange()
 
     # Collectives
 

@@ -12,7 +12,9 @@ import weakref
 from _thread import _local
 
 from ..core.patching import replace
+from ..core.signal_errors import pass_on
 from ..events.steps import (
+    SKIP,
     BackwardBegan,
     BackwardEnded,
     BatchDue,
@@ -29,13 +31,16 @@ from ..events.steps import (
     OutputComputed,
     ScalerMade,
     ScheduleMade,
+    StepsReached,
     TensorsChange,
     UpdateDone,
     UpdateDue,
+    handler_failed,
     tell,
 )
 from . import private_api
 from .batch_memory import make_transfer
+from .gates import Gates
 from .state import Modules, closure_in, has_parameters, with_closure
 from .tensors import is_plain
 
@@ -75,6 +80,8 @@ class EventThread(_local):
     backward = False
     call = 0  # _MODULE, or _LOADER, whose data set may call modules that are no models
     is_reported = False  # within a call of a module or compiled function that was already reported
+    began: Any = None  # the LoaderBegan of the batch that was fetched last
+    previous: Any = None  # that of the last update
     steps = 0  # nested optimizer steps that listeners may skip
     has_stepped = False  # whether an optimizer stepped since GradScaler.step began
 
@@ -93,17 +100,21 @@ class EventHooks:
     ) -> None:
         self.attempt, self.failed = guard.attempt, guard.failed
         self.events, self.torch, self.modules = events, torch, modules
-        self._records = records  # None if no run is recorded
-        self.is_compiling = tracing_test(torch)
+        self.records = records  # None if no run is recorded
+        # Telling an event by compiled code costs no call of Python.
+        self.tell: Function = tell if compiled is None else functools.partial(compiled.tell, SKIP, handler_failed)
+        self.mark = f"_reprokit_events_{id(self)}"  # one script may have several captures, each with its own hooks
+        self.gates = Gates(events, torch, compiled, self.mark)
+        self.is_compiling = self.gates.is_compiling
         # Without compiled code it returns None: listeners then read the loss themselves.
         self._loss_number: Function = (lambda _loss: None) if compiled is None else compiled.number
         self._engine_task = private_api.engine_task(torch)
-        self._without_overrides = type(private_api.without_overrides(torch))  # called directly, which is faster
+        # Called directly, which is faster.
+        self.without_overrides: Function = type(private_api.without_overrides(torch))
         self.thread = EventThread()
         self._models: dict[int, weakref.ref[Any]] = {}  # modules that have a parameter, by id
         self._decisions: Any = None
         self.wants_indices = False
-        self.mark = f"_reprokit_events_{id(self)}"  # one script may have several captures, each with its own hooks
         for instrument in (
             self._instrument_changes,
             self._instrument_backward,
@@ -127,10 +138,15 @@ class EventHooks:
                 private_api.watch_indices(module, self.replace)
         elif name == "accelerate.data_loader":
             self.replace(module, "send_to_device", functools.partial(make_transfer, self.events))
+        elif name == "torchdata.stateful_dataloader.stateful_dataloader":
+            self.replace(module.StatefulDataLoader, "__iter__", self._make_iter)
+            if self.wants_indices:
+                private_api.watch_workers(module, self.replace)
         elif name == "torch._dynamo.eval_frame":
             # Between dynamo's graphs, code of the agent must not be compiled: is_compiling() would be true in it.
             for code in own_code():
                 private_api.never_compile(module, code)
+            self.gates.watch_compiler(module)
         if self._decisions is not None:
             self._decisions.watch(name, module)
 
@@ -159,18 +175,18 @@ class EventHooks:
             (torch.nn.Module, "zero_grad"),
             (torch.nn.Module, "load_state_dict"),
         ]
-        for owner, name in places if self.events.tensors_change else []:
-            self.replace(owner, name, self._make_change)
+        for owner, name in places if self.events.may_hear(TensorsChange) else []:
+            self.gates.put(owner, name, self._make_change, ["tensors_change"])
 
     def _make_change(self, original: Function) -> Function:
         """Wrap a function that changes gradients or parameters in place."""
-        is_compiling, events = self.is_compiling, self.events
+        events, tell = self.events, self.tell
         parameter = inspect.signature(original).parameters.get("set_to_none")
         by_default = parameter is not None and parameter.default is True
 
         def change(owner: Any, *arguments: Any, **keywords: Any) -> Any:
             sets_to_none = by_default and not (arguments or keywords)  # then gradients are dropped, not changed
-            if events.tensors_change and not sets_to_none and not is_compiling():
+            if not sets_to_none:
                 tell(events.tensors_change, _CHANGE)
             return original(owner, *arguments, **keywords)
 
@@ -180,16 +196,41 @@ class EventHooks:
 
     def _instrument_backward(self, torch: Any) -> None:
         # Tensor.backward calls torch.autograd.backward, so one wrapper sees both and Tensor stays unpatched.
-        self.replace(torch.autograd, "backward", self._make_backward)
+        self.gates.put(torch.autograd, "backward", self._make_backward)
+
+    # The code of each step is in few functions, as each one outside the caches costs a microsecond or two.
 
     def _make_backward(self, original: Function) -> Function:
-        thread, events, is_compiling, attempt = self.thread, self.events, self.is_compiling, self.attempt
-        began, ended, task, no_task = self._backward_began, self._backward_ended, self._engine_task, private_api.NO_TASK
+        thread, events, tell, failed = self.thread, self.events, self.tell, self.failed
+        without_overrides, loss_number = self.without_overrides, self._loss_number
+        task, no_task, tensor_class = self._engine_task, private_api.NO_TASK, self.torch.Tensor
+        new, computed = object.__new__, self._loss_to_be_read
 
         def backward(tensors: Any, *arguments: Any, **keywords: Any) -> Any:
-            if is_compiling() or thread.backward or task() != no_task:  # checkpointing calls backward within backward
+            if thread.backward or task() != no_task:  # checkpointing calls backward within backward
                 return original(tensors, *arguments, **keywords)
-            attempt(began, tensors)
+            try:
+                if events.tensors_change:
+                    tell(events.tensors_change, _CHANGE)
+                loss = tensors if isinstance(tensors, tensor_class) else next(iter(tensors), None)
+                number = loss_number(loss)  # calls no code of a tensor subclass
+                if events.loss_computed:
+                    event: Any = new(LossComputed)
+                    if number is None:
+                        event = computed(loss)
+                    else:
+                        event.loss, event.is_here, event.number = loss, True, number
+                    if event is not None:
+                        event.began = thread.began
+                        with without_overrides():
+                            tell(events.loss_computed, event)
+                if events.backward_began:
+                    event = new(BackwardBegan)
+                    event.tensors, event.number = tensors, number
+                    tell(events.backward_began, event)
+            except Exception as error:
+                failed(backward, error)
+                pass_on(error)
             thread.backward = has_failed = True
             try:
                 original(tensors, *arguments, **keywords)
@@ -197,28 +238,18 @@ class EventHooks:
             finally:
                 thread.backward = False
                 if events.backward_ended:
-                    ended(has_failed)
+                    ended = new(BackwardEnded)
+                    ended.has_failed = has_failed
+                    with without_overrides():
+                        tell(events.backward_ended, ended)
 
         return backward
 
-    def _backward_began(self, tensors: Any) -> None:
-        events, tensor_class = self.events, self.torch.Tensor
-        if events.tensors_change:
-            tell(events.tensors_change, _CHANGE)
-        loss = tensors if isinstance(tensors, tensor_class) else next(iter(tensors), None)
-        number = self._loss_number(loss)  # calls no code of a tensor subclass
-        if events.loss_computed and number is not None:
-            tell(events.loss_computed, LossComputed(loss, True, number))
-        elif events.loss_computed:
-            with self._without_overrides():
-                if isinstance(loss, tensor_class) and is_plain(loss):
-                    tell(events.loss_computed, LossComputed(loss, loss.is_cpu))
-        if events.backward_began:
-            tell(events.backward_began, BackwardBegan(tensors, number))
-
-    def _backward_ended(self, has_failed: bool) -> None:
-        with self._without_overrides():
-            tell(self.events.backward_ended, BackwardEnded(has_failed))
+    def _loss_to_be_read(self, loss: Any) -> LossComputed | None:
+        """Return the event of a loss whose value compiled code does not read; None if nobody can read it."""
+        with self.without_overrides():
+            is_readable = isinstance(loss, self.torch.Tensor) and is_plain(loss)
+            return LossComputed(loss, loss.is_cpu) if is_readable else None
 
     def _instrument_clipping(self, torch: Any) -> None:
         if self.events.clipping_due or self.events.gradients_clipped:
@@ -236,13 +267,15 @@ class EventHooks:
         if self.events.schedule_made or self.events.scaler_made:
             self.watch_schedules_and_scalers()
         register = getattr(module, "register_optimizer_step_post_hook", None)
-        if self._records is None:
+        if self.records is None:
             return
         if register is not None:
-            module.register_optimizer_step_pre_hook(self._make_step_hook(self.update_due))
-            register(self._make_step_hook(self.update_done))
+            pre_hook, hook = self._step_hooks(self.records)
+            module.register_optimizer_step_pre_hook(self.gates.before(None, pre_hook, ["update_due"]))
+            register(self.gates.before(None, hook))
         else:  # before PyTorch 2.0 this method wraps step, once for each class
-            self.replace(module.Optimizer, private_api.OLD_STEP_HOOK, self._make_profile_hook)
+            make_hook = functools.partial(self._make_profile_hook, self.records)
+            self.replace(module.Optimizer, private_api.OLD_STEP_HOOK, make_hook)
 
     def watch_schedules_and_scalers(self) -> None:
         """Report the schedules and gradient scalers that the script creates."""
@@ -269,40 +302,75 @@ class EventHooks:
     def _report_optimizer(self, optimizer: Any) -> None:
         if self._decisions is not None:
             self._decisions.attach(optimizer)
-        if self._records is not None:
-            self._records.add(optimizer)
+        if self.records is not None:
+            self.records.add(optimizer)
         else:
             tell(self.events.optimizer_made, OptimizerMade(None, optimizer))
 
-    def _make_step_hook(self, report: Callable[[UpdateDue], object]) -> Function:
-        def step_hook(optimizer: Any, arguments: Any, keywords: Any) -> Any:
-            if self.thread.steps or self.is_compiling():  # the wrapper that may skip the step reports it
+    def _step_hooks(self, records: TrainingRecords) -> tuple[Function, Function]:
+        """Return the hooks of PyTorch that report what is due, and what is done."""
+        thread, events, tell, failed = self.thread, self.events, self.tell, self.failed
+        without_overrides, new, known = self.without_overrides, object.__new__, records.optimizers
+
+        def pre_hook(optimizer: Any, arguments: Any, keywords: Any) -> Any:
+            if thread.steps:  # the wrapper that may skip the step reports it
                 return None
-            closure = closure_in(arguments[1:], keywords)
-            due = UpdateDue(None, optimizer, closure)
-            self.attempt(report, due)
-            return None if due.closure is closure else with_closure(due.closure, arguments, keywords, 1)
+            event = new(UpdateDue)
+            try:
+                closure = closure_in(arguments[1:], keywords) if keywords or len(arguments) > 1 else None
+                with without_overrides():
+                    event.optimizer, event.target, event.closure = known.get(id(optimizer)), optimizer, closure
+                    if event.optimizer is None:
+                        event.optimizer = records.of(optimizer)
+                    event.began, event.previous = thread.began, thread.previous
+                    tell(events.update_due, event)
+            except Exception as error:
+                failed(pre_hook, error)
+                pass_on(error)
+            return None if event.closure is closure else with_closure(event.closure, arguments, keywords, 1)
 
-        return step_hook
+        def hook(optimizer: Any, _arguments: Any, _keywords: Any) -> None:
+            if thread.steps:
+                return
+            try:
+                with without_overrides():
+                    record = known.get(id(optimizer))
+                    if record is None or not record.name:
+                        record = records.stepped(optimizer)
+                    else:
+                        record.steps += 1
+                        record.groups, record.state = optimizer.param_groups, optimizer.state
+                    began = thread.previous = thread.began
+                    for counter in began.counters if began is not None else ():
+                        counter.steps += 1
+                    event = new(UpdateDone)
+                    event.optimizer = record
+                    tell(events.update_done, event)
+                    if record.steps >= record.alarm:
+                        reached = new(StepsReached)
+                        reached.optimizer = record
+                        tell(events.steps_reached, reached)
+            except Exception as error:
+                failed(hook, error)
+                pass_on(error)
 
-    def update_due(self, due: UpdateDue) -> str | None:
-        """Report that an optimizer is about to update; return SKIP if a listener forbids it."""
-        events = self.events
-        if not events.update_due:
-            return None
-        if self._records is not None:
-            due.optimizer = self._records.of(due.target)
-        with self._without_overrides():
-            return tell(events.update_due, due)
+        return pre_hook, hook
 
     def update_done(self, due: UpdateDue) -> None:
         """Report that an optimizer has updated its parameters."""
-        with self._without_overrides():
-            record = None if self._records is None else self._records.stepped(due.target)
-            tell(self.events.update_done, UpdateDone(record, due))
+        thread = self.thread
+        record = None if self.records is None else self.records.stepped(due.target)
+        began = thread.previous = thread.began
+        for counter in began.counters if began is not None else ():
+            counter.steps += 1
+        event = object.__new__(UpdateDone)
+        event.optimizer, event.due = record, due
+        self.tell(self.events.update_done, event)
+        if record is not None and record.steps >= record.alarm:
+            self.tell(self.events.steps_reached, StepsReached(record))
 
-    def _make_profile_hook(self, original: Function) -> Function:
-        step_pre_hook, step_hook = map(self._make_step_hook, (self.update_due, self.update_done))
+    def _make_profile_hook(self, records: TrainingRecords, original: Function) -> Function:
+        step_pre_hook, step_hook = (self.gates.before(None, hook) for hook in self._step_hooks(records))
 
         def make_step(step: Function) -> Function:
             def counted(*arguments: Any, **keywords: Any) -> Any:
@@ -339,24 +407,50 @@ class EventHooks:
         self._traced_graph = private_api.traced_graph(torch)
         self._has_gradients = torch.is_grad_enabled
         events = self.events
-        if events.model_called or events.forward_began or events.inputs_given or events.output_computed:
-            self.replace(torch.nn.Module, "__call__", self._make_call)
+        heard = "model_called", "forward_began", "inputs_given", "output_computed"
+        if events.may_hear(ModelCalled, ForwardBegan, InputsGiven, OutputComputed):
+            self.gates.put(torch.nn.Module, "__call__", self._make_call, heard, heard[2:])
 
     def _make_call(self, original: Function) -> Function:
-        thread, events, attempt, called = self.thread, self.events, self.attempt, self._report_model_call
-        is_compiling, compute = tracing_test(self.torch), functools.partial(self._call_and_report, original)
+        thread, events, tell, failed = self.thread, self.events, self.tell, self.failed
+        models, is_model, compute = self._models, self._is_model, functools.partial(self._call_and_report, original)
+        task, no_task, traced_graph = self._engine_task, private_api.NO_TASK, self._traced_graph
+        has_gradients, without_overrides, new = self._has_gradients, self.without_overrides, object.__new__
+
+        quickly = self.tell
 
         def call(module: Any, *arguments: Any, **keywords: Any) -> Any:
-            if is_compiling() or thread.call:
-                if events.output_computed and not (thread.call == _LOADER or thread.backward or is_compiling()):
+            if thread.call:
+                if events.output_computed and not (thread.call == _LOADER or thread.backward):
                     return compute(module, *arguments, **keywords)
                 return original(module, *arguments, **keywords)
             thread.call = _MODULE
+            is_followed = False
             try:
-                is_followed = events.model_called and attempt(called, module, arguments, keywords)
+                try:
+                    # Not if a backward pass recomputes it, or torch.jit traces it.
+                    if events.model_called and task() == no_task and traced_graph() is None:
+                        if id(module) in models or is_model(module):
+                            event = new(ModelCalled)
+                            event.module, event.arguments, event.keywords = module, arguments, keywords
+                            event.has_gradients = has_gradients()
+                            with without_overrides():
+                                tell(events.model_called, event)
+                            is_followed = event.has_gradients
+                except Exception as error:
+                    failed(call, error)
+                    pass_on(error)
                 if events.forward_began and not (thread.is_reported or thread.backward):
-                    began = ForwardBegan(module, arguments, keywords)
-                    output = self.report_call(compute if events.output_computed else original, (module,), began)
+                    began = new(ForwardBegan)
+                    began.module, began.arguments, began.keywords = module, arguments, keywords
+                    function = compute if events.output_computed else original
+                    try:
+                        quickly(events.forward_began, began)
+                        output = function(module, *began.arguments, **began.keywords)
+                    except BaseException as error:
+                        if events.forward_ended:
+                            tell(events.forward_ended, ForwardEnded(began, error))
+                        raise
                 else:
                     output = (compute if events.output_computed else original)(module, *arguments, **keywords)
                 if is_followed and events.model_returned:
@@ -367,32 +461,21 @@ class EventHooks:
 
         return call
 
-    def report_call(self, original: Function, owner: tuple[Any, ...], began: ForwardBegan) -> Any:
-        """Call a module or compiled function, and report its begin and end."""
+    def report_call(self, original: Function, began: ForwardBegan) -> Any:
+        """Call a compiled function, and report its begin and end."""
         thread, events, error = self.thread, self.events, None
         thread.is_reported = True
         try:
-            tell(events.forward_began, began)
-            return original(*owner, *began.arguments, **began.keywords)
+            self.tell(events.forward_began, began)
+            return original(*began.arguments, **began.keywords)
         except BaseException as raised:
             error = raised
             raise
         finally:
             thread.is_reported = False
-            if events.forward_ended and (error is not None or began.is_compiled):
+            if events.forward_ended:
                 tell(events.forward_ended, ForwardEnded(began, error))
             error = None  # its traceback refers to this frame: the cycle would keep both alive
-
-    def _report_model_call(self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
-        """Report a call of a module with parameters; return whether a backward pass can go through it."""
-        if self._engine_task() != private_api.NO_TASK or self._traced_graph() is not None:
-            return False  # a backward pass recomputes it, or torch.jit traces it
-        if not (id(module) in self._models or self._is_model(module)):
-            return False
-        has_gradients: bool = self._has_gradients()
-        with self._without_overrides():
-            tell(self.events.model_called, ModelCalled(arguments, keywords, has_gradients, module))
-        return has_gradients
 
     def _call_and_report(self, original: Function, module: Any, *arguments: Any, **keywords: Any) -> Any:
         """Call a module, and report its inputs and output, unless a backward pass recomputes it."""
@@ -433,7 +516,7 @@ class EventHooks:
         return began
 
     def _make_next(self, original: Function) -> Function:
-        events, thread = self.events, self.thread
+        events, thread, tell, new = self.events, self.thread, self.tell, object.__new__
 
         def fetch(iterator: Any) -> Any:
             began = getattr(iterator, "_reprokit_began", None)
@@ -441,16 +524,25 @@ class EventHooks:
             try:
                 batch = self._next_batch(original, iterator, began) if events.batch_due else original(iterator)
             except StopIteration:
+                thread.began = began
                 tell(events.loader_exhausted, LoaderExhausted(began))
                 raise
             except BaseException:
-                private_api.next_indices(iterator)
+                next(getattr(iterator, "_reprokit_indices", None) or iter(()), None)
                 raise
             finally:
                 thread.call = previous_call
+            thread.began = began
             if events.batch_fetched:
-                indices, worker = private_api.next_indices(iterator) if self.wants_indices else (None, None)
-                tell(events.batch_fetched, BatchFetched(batch, began, indices, worker))
+                event = new(BatchFetched)
+                event.batch, event.began = batch, began
+                if self.wants_indices:
+                    queue = getattr(iterator, "_reprokit_indices", None)
+                    indices = None if queue is None else next(queue, None)
+                    if type(indices) is not list or not indices or indices[0] is None:  # of an IterableDataset
+                        indices = private_api.sample_names(iterator) or indices
+                    event.indices, event.worker = indices, getattr(iterator, "_reprokit_worker", None)
+                tell(events.batch_fetched, event)
             return batch
 
         return fetch
@@ -481,11 +573,6 @@ def _report_after(original: Function, callback: Callable[[Any], object]) -> Func
 
 
 # Cooperation with torch.compile.
-
-
-def tracing_test(torch: Any) -> Callable[[], bool]:
-    """Return a function that tells whether torch.compile is tracing; traced calls must not be recorded."""
-    return getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
 
 
 def own_code() -> Iterator[CodeType]:

@@ -40,22 +40,19 @@ class DefaultGenerator:
         import ctypes
 
         self._generator, self._move = torch.default_generator, ctypes.memmove
-        self._memory: Any = None  # the memory of its engine, if it was found
+        self._memory = default_memory(torch)
         self._memory_copy: Any = None  # the bytes of that memory when the state was last copied
         self.size: int = self._generator.get_state().numel()
         self.salt = library.salt("uint8", (self.size,))
         self._state = ctypes.create_string_buffer(self.size)
         address = copy = size = 0
-        try:
-            self._memory = _engine_memory(torch)(self._generator)
+        if self._memory is not None:
             self._memory_copy = type(self._memory)()
             address, copy, size = (
                 ctypes.addressof(self._memory),
                 ctypes.addressof(self._memory_copy),
                 len(self._memory_copy),
             )
-        except Exception as error:  # an unknown PyTorch: the state is copied each time
-            pass_on(error)
         self._address = ctypes.addressof(self._state)
         # Arguments of the compiled step.
         self.native_state = address, copy, size, self._address, self.size, self.salt, self._copy
@@ -97,6 +94,22 @@ class GeneratorDigests:
         addresses, salt = zip(("python", "numpy"), self.words.both()), self.words.salt
         words = {name: self._library.digest(address, library.WORDS, salt) for name, address in addresses if address}
         return {"torch": library.mix(torch + device_digest) if device_digest else torch, **words}
+
+
+def address_of(memory: Any) -> int:
+    """Return the address of an array of ctypes."""
+    from ctypes import addressof
+
+    return addressof(memory)
+
+
+def default_memory(torch: Any) -> Any:
+    """Return the memory of the default generator's engine, an array of ctypes; None of an unknown PyTorch."""
+    try:
+        return _engine_memory(torch)(torch.default_generator)
+    except Exception as error:
+        pass_on(error)
+        return None
 
 
 def _engine_memory(torch: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from functools import partial
+from itertools import tee
 from operator import attrgetter, methodcaller
 
 from ..core.native_module import load
@@ -122,8 +123,30 @@ def buckets(model: Any) -> dict[str, object]:
     return {name: str(facts[key])[:MAX_FACT] for name, key in names.items() if facts.get(key) not in (None, "")}
 
 
+def has_hook(module: Any) -> bool:
+    """Return whether a module is DDP's, with a hook that communicates in place of it."""
+    return type(module).__name__ == "DistributedDataParallel" and "hook" in buckets(module)
+
+
+def without_other_ranks(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a call of modules in which those of DDP neither wait for other ranks nor expect a backward pass."""
+
+    def alone(module: Any, *arguments: Any, **keywords: Any) -> Any:
+        if type(module).__name__ != "DistributedDataParallel":
+            return call(module, *arguments, **keywords)
+        before = module.require_forward_param_sync, module.require_backward_grad_sync
+        module.require_forward_param_sync = module.require_backward_grad_sync = False
+        try:
+            return call(module, *arguments, **keywords)
+        finally:
+            module.require_forward_param_sync, module.require_backward_grad_sync = before
+
+    return alone
+
+
 address = attrgetter("_cdata")  # the address of the C++ object of a generator
 uses_cuda = attrgetter("cuda._initialized")  # whether this process has begun to use a GPU, of torch
+process_groups = attrgetter("distributed.distributed_c10d._pg_map")  # of torch: empty where there is one process
 containers = attrgetter("_parameters", "_buffers", "_modules")  # dicts of the module itself, without its children
 
 
@@ -143,6 +166,20 @@ def is_loss(module: Any) -> bool:
     return isinstance(module, sys.modules["torch"].nn.modules.loss._Loss)
 
 
+def factor_of(loss: Any) -> float:
+    """Return by what numbers a loss was multiplied in the end, as by a scale; 1.0 if by none."""
+    node, factor = loss.grad_fn, 1.0
+    for _ in range(MAX_SCALINGS):
+        kind, others = type(node).__name__, [getattr(node, name, None) for name in ("_saved_other", "_saved_self")]
+        below = [before for before, _ in getattr(node, "next_functions", ()) if before is not None]
+        number = next((other for other in others if other is not None), None)
+        if len(below) != 1 or number is None or number.numel() != 1 or kind[:11] not in ("MulBackward", "DivBackward"):
+            break
+        factor = factor * float(number) if kind[:3] == "Mul" else factor / float(number)
+        node = below[0]
+    return factor
+
+
 def given_to_loss_function(loss: Any) -> tuple[str, Any, Any, Any] | None:
     """Return name, predictions, labels and class weights of the function that computed a loss, also of a scaled one."""
     node = loss.grad_fn
@@ -159,28 +196,53 @@ def given_to_loss_function(loss: Any) -> tuple[str, Any, Any, Any] | None:
 loader_iterator = attrgetter("_BaseDataLoaderIter")  # the class of the iterators of DataLoaders
 
 
+class IndexQueue(deque):  # type: ignore[type-arg]
+    """Indices whose batches have not come yet."""
+
+    def __next__(self) -> Any:
+        if not self:
+            raise StopIteration
+        return self.popleft()
+
+
 def watch_indices(module: Any, replace: Callable[..., None]) -> None:
-    """Queue the indices chosen by samplers, which run ahead of the batches; record which worker made a batch."""
+    """Keep the indices chosen by samplers, which run ahead of the batches; record which worker made a batch."""
+    base = module._BaseDataLoaderIter
 
-    def make_reset(original: Callable[..., Any]) -> Callable[..., Any]:
-        def reset(iterator: Any, *arguments: Any, **keywords: Any) -> None:
-            iterator._reprokit_indices = deque()
+    def make_begin(original: Callable[..., Any]) -> Callable[..., Any]:
+        def begin(iterator: Any, *arguments: Any, **keywords: Any) -> None:
             original(iterator, *arguments, **keywords)
+            iterator._reprokit_indices = None
+            if not getattr(iterator, "_in_order", True):
+                return
+            if type(iterator).__module__ == base.__module__:
+                iterator._sampler_iter, iterator._reprokit_indices = tee(iterator._sampler_iter)
+            else:  # it may ask its iterator for more than the next indices, as torchdata's does for its state
+                replace(base, "_next_index", make_next_index)
+                iterator._reprokit_indices = IndexQueue()
 
-        return reset
+        return begin
 
     def make_next_index(original: Callable[..., Any]) -> Callable[..., Any]:
         def next_index(iterator: Any) -> Any:
-            indices = original(iterator)
-            queue = vars(iterator).get("_reprokit_indices")
-            if queue is None:  # a loader without workers is not reset
-                queue = iterator._reprokit_indices = deque()
-            if getattr(iterator, "_in_order", True):
+            indices, queue = original(iterator), iterator._reprokit_indices
+            if isinstance(queue, IndexQueue):
                 queue.append(indices)
             return indices
 
         return next_index
 
+    replace(base, "__init__", make_begin)
+    replace(base, "_reset", make_begin)
+    _note_workers(module._MultiProcessingDataLoaderIter, replace)
+
+
+def watch_workers(module: Any, replace: Callable[..., None]) -> None:
+    """Record which worker made a batch of torchdata's loaders, whose iterators have their own code for that."""
+    _note_workers(module._StatefulMultiProcessingDataLoaderIter, replace)
+
+
+def _note_workers(iterators: Any, replace: Callable[..., None]) -> None:
     def make_process_data(original: Callable[..., Any]) -> Callable[..., Any]:
         def process_data(iterator: Any, data: Any, *worker: Any) -> Any:  # PyTorch before 2.6 passes no worker
             iterator._reprokit_worker = worker[0] if worker else None
@@ -188,9 +250,7 @@ def watch_indices(module: Any, replace: Callable[..., None]) -> None:
 
         return process_data
 
-    replace(module._BaseDataLoaderIter, "_reset", make_reset)
-    replace(module._BaseDataLoaderIter, "_next_index", make_next_index)
-    replace(module._MultiProcessingDataLoaderIter, "_process_data", make_process_data)
+    replace(iterators, "_process_data", make_process_data)
 
 
 def watch_unordered(module: Any, next_batch: Callable[..., Any], seconds: float) -> None:
@@ -213,13 +273,10 @@ def watch_unordered(module: Any, next_batch: Callable[..., Any], seconds: float)
     replace(module._MultiProcessingDataLoaderIter, "_get_data", make)
 
 
-def next_indices(iterator: Any) -> tuple[Any, int | None]:
-    """Return the indices of the last batch of an iterator, or the sample names of its reader; and the worker."""
-    attributes = vars(iterator)
-    queue = attributes.get("_reprokit_indices")
-    indices = queue.popleft() if queue else None
-    reader = getattr(attributes.get("_dataset_fetcher"), "dataset_iter", None)
-    return (reader and taken(reader)) or indices, attributes.get("_reprokit_worker")
+def sample_names(iterator: Any) -> list[str] | None:
+    """Return the names of the samples of the last batch, if the reader of an IterableDataset tells them."""
+    reader = getattr(getattr(iterator, "_dataset_fetcher", None), "dataset_iter", None)
+    return reader and taken(reader)
 
 
 def is_scaler_enabled(scaler: Any) -> bool:
@@ -263,6 +320,16 @@ OLD_STEP_HOOK = "_hook_for_profile"  # the method by which PyTorch before 2.0 wr
 def never_compile(module: Any, code: Any) -> None:
     """Tell dynamo (torch._dynamo.eval_frame) not to compile this code."""
     module.skip_code(code)
+
+
+def says_whether_it_compiles(torch: Any) -> bool:
+    """Return whether torch.compiler has the flag that native/python/events.c looks at."""
+    return "_is_compiling_flag" in vars(getattr(torch, "compiler", torch))
+
+
+def compiling_context(module: Any) -> Any:
+    """Return the class of which dynamo (torch._dynamo.eval_frame) makes an object when it is to compile something."""
+    return module.OptimizeContext
 
 
 def schema(operator: Any) -> Any:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _ALL = frozenset(["SequentialSampler", "RandomSampler", "SubsetRandomSampler"])  # yield each sample once
+_OWN = ("torch.utils.data", "torchdata.stateful_dataloader")
 
 
 def loader_facts(loader: Any) -> dict[str, object]:
@@ -34,6 +35,6 @@ def loader_facts(loader: Any) -> dict[str, object]:
 
 
 def _own_name(sampler: Any) -> str:
-    """Return the class name of a sampler if it is PyTorch's own, else an empty text."""
+    """Return the class name of a sampler if it is PyTorch's own, or torchdata's of that name; else an empty text."""
     kind = type(sampler)
-    return kind.__name__ if kind.__module__.startswith("torch.utils.data") else ""
+    return kind.__name__ if kind.__module__.startswith(_OWN) else ""

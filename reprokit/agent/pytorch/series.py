@@ -7,7 +7,7 @@ import functools
 from ..core.trail_library import CHANGED_GRADIENTS as GRADIENTS
 from ..core.trail_library import CHANGED_PARAMETERS as PARAMETERS
 from . import private_api
-from .tensors import dtype_name, is_plain, size_of, storage_of
+from .tensors import dtype_name, here, is_plain, placement, size_of, storage_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,11 +41,18 @@ def _not_compiled(*_arguments: Any) -> None:
 
 
 class TrackedTensors:
-    """The gradients and parameters of one optimizer, with their addresses at its last step."""
+    """The gradients and parameters of one optimizer, with their addresses at its last step.
+
+    Of a DTensor that is the part which this rank has; its version counter and that of the part count both.
+    """
 
     def __init__(self, parameters: list[Any], torch: Any, library: Library, reader: StepReader) -> None:
-        devices = {parameter.device for parameter in parameters}
         self.parameters = list(parameters)
+        self._are_shared_out = any(map(placement, parameters))
+        parameters = self._here(parameters)
+        self._first_changes = reader.changes(parameters)
+        self.changes = self._changes_of_parts if self._are_shared_out else reader.changes
+        devices = {parameter.device for parameter in parameters}
         # The GPU of all of them, else None.
         self.device = parameters[0].device if len(devices) == 1 and parameters[0].is_cuda else None
         self._strided, is_gpu = torch.strided, self.device is not None
@@ -61,30 +68,35 @@ class TrackedTensors:
         self.watched: list[Any] = []  # the parameters, while they are read
         self._versions = (0, 0)
 
+    def _here(self, tensors: list[Any]) -> list[Any]:
+        return here(tensors) if self._are_shared_out else tensors
+
+    def _changes_of_parts(self, parameters: list[Any]) -> int:
+        """Return the count of what the training changed, and of what it changed in the parts by themselves."""
+        return self._reader.changes([*parameters, *here(parameters)]) - self._first_changes
+
     def descriptions(self, names: Iterable[str]) -> list[Named]:
-        """Return name, dtype, shape and size in bytes of each parameter."""
+        """Return name, dtype, shape, size in bytes, and placement if there is one, of each parameter."""
         return [
-            (name, dtype_name(p), [int(size) for size in p.shape], size)
-            for name, p, size in zip(names, self.parameters, self.sizes)
+            (name, dtype_name(p), [int(size) for size in p.shape], size, *placement(whole))
+            for name, whole, p, size in zip(names, self.parameters, self._here(self.parameters), self.sizes)
         ]
 
     def are_unmoved(self, parameters: list[Any]) -> bool:
         """Return whether the parameters have the addresses and sizes of the last step."""
-        return (
-            self._is_complete
-            and self._reader.same(parameters, self.parameters)
-            and list(map(self._data_ptr, parameters)) == self._addresses[:]
-            and list(map(self._nbytes, parameters)) == self.sizes
-        )
+        if not (self._is_complete and self._reader.same(parameters, self.parameters)):
+            return False
+        parts = here(parameters) if self._are_shared_out else parameters
+        return list(map(self._data_ptr, parts)) == self._addresses[:] and list(map(self._nbytes, parts)) == self.sizes
 
-    def update_pointers(self, parameters: list[Any]) -> bool:
+    def update_pointers(self, parameters: list[Any], *, with_gradients: bool = True) -> bool:
         """Store the addresses of gradients and parameters for the library; return whether all can be read."""
-        referenced: list[Any] = []
-        parameter_addresses = self._parameter_addresses(parameters, referenced)
+        gradients = [parameter.grad if with_gradients else None for parameter in parameters]
+        referenced: list[Any] = [*gradients] if self._are_shared_out else []
+        parameter_addresses = self._parameter_addresses(self._here(parameters), referenced)
         is_complete = self._is_complete
         gradient_addresses = []
-        for parameter, size in zip(parameters, self.sizes):
-            gradient = parameter.grad
+        for gradient, size in zip(self._here(gradients), self.sizes):
             if gradient is None:
                 gradient_addresses.append(0)
             elif gradient.layout is self._strided and gradient.is_contiguous() and size_of(gradient) == size:
@@ -127,7 +139,7 @@ class TrackedTensors:
 
     def device_tensors(self, parameters: list[Any]) -> tuple[list[Any], bool]:
         """Return gradients and parameters on the GPU (None if unreadable), and whether all can be read."""
-        both = [*[parameter.grad for parameter in parameters], *parameters]
+        both = self._here([*[parameter.grad for parameter in parameters], *parameters])
         tensors = [tensor if self._is_on_device(tensor, size) else None for tensor, size in zip(both, self.sizes * 2)]
         return tensors, all((tensor is None) is (readable is None) for tensor, readable in zip(both, tensors))
 
@@ -142,8 +154,8 @@ class TrackedTensors:
 
     def _change_counts(self) -> tuple[int, int]:
         """Return the sums of the version counters of gradients and of parameters."""
-        changes = self._reader.changes
-        return changes([tensor for tensor in self.referenced if tensor is not None]), changes(self.watched)
+        gradients = [tensor for tensor in self.referenced if tensor is not None]
+        return self._reader.changes(gradients), self.changes(self.watched)
 
     def release(self) -> int:
         """Release the tensors; return flags of the parts whose version counters changed since watch()."""

@@ -38,6 +38,11 @@ class Modules:
         """Record a module (PyTorch's hook for the registration of a parameter or child)."""
         self._modules.add(module)
 
+    def adopt(self, others: Modules) -> None:
+        """Record the modules that others record."""
+        for module in others._modules:
+            self._modules.add(module)
+
     def owners(self, parameters: list[Any], module_class: type) -> list[Any]:
         """Return the outermost modules with any of the parameters, without wrappers such as DataParallel."""
         parameter_ids = {id(parameter) for parameter in parameters}
@@ -126,28 +131,30 @@ class OptimizerRecord:
         self.kind = type(optimizer).__name__
         self.generation = generation
         self.steps = 0
+        self.alarm = 1 << 62  # the number of steps from which StepsReached is told, set by who handles it
+        self.change_count = 0  # sum of the version counters of the parameters after the last step, set by the trail
         self.ended = False
         self.trail: Any = None  # its OptimizerTrail
-        self._groups = optimizer.param_groups
-        self._state = optimizer.state
+        self.groups = optimizer.param_groups  # as at its last step: load_state_dict replaces them
+        self.state = optimizer.state
         self._names: dict[int, str] = {}
 
     def stepped(self, optimizer: Any) -> None:
         """Count a step, and update the containers, which load_state_dict replaces."""
         self.steps += 1
-        self._groups = optimizer.param_groups
-        self._state = optimizer.state
+        self.groups = optimizer.param_groups
+        self.state = optimizer.state
 
     @property
     def used(self) -> bool:
         """Whether the optimizer has stepped, also in compiled code, which calls no hook."""
-        return bool(self.steps or self._state)
+        return bool(self.steps or self.state)
 
     def parameters(self) -> list[Any]:
         """Return all parameters; the list may be the optimizer's own, so do not keep it."""
-        if len(self._groups) == 1 and type(self._groups[0]["params"]) is list:
-            return self._groups[0]["params"]
-        return [parameter for group in self._groups for parameter in group["params"]]
+        if len(self.groups) == 1 and type(self.groups[0]["params"]) is list:
+            return self.groups[0]["params"]
+        return [parameter for group in self.groups for parameter in group["params"]]
 
     def name_parameters(self, models: list[ModelRecord]) -> None:
         """Take the names of the parameters from their models."""
@@ -159,13 +166,13 @@ class OptimizerRecord:
     def states(self) -> Iterator[tuple[Any, str, Any]]:
         """Yield parameter, key and value of each tensor in the optimizer's state; those of lists by KEY.INDEX."""
         for parameter in self.parameters():
-            for key, value in self._state.get(parameter, {}).items():
+            for key, value in self.state.get(parameter, {}).items():
                 for place, tensor in nested_tensors(str(key), value):
                     yield parameter, place, tensor
 
     def places(self) -> Iterator[tuple[str, Any]]:
         """Yield the parameters with their places in the groups, in order."""
-        return places_of(self._groups)
+        return places_of(self.groups)
 
     def parameter_names(self) -> Iterator[str]:
         """Yield the names of parameters(), in order."""
@@ -176,14 +183,14 @@ class OptimizerRecord:
         return _read_entries(self.name, self._entries)
 
     def _entries(self) -> Iterator[Tensor]:
-        for number, group in enumerate(self._groups):
+        for number, group in enumerate(self.groups):
             for key in group:
                 if key not in ("params", "param_names"):
                     yield from entries_of(f"param_groups.{number}.{key}", group[key])
         for place, parameter in self.places():
             if id(parameter) not in self._names:
                 yield entry(place, parameter)
-            yield from entries_of(self._names.get(id(parameter), place), self._state.get(parameter, {}))
+            yield from entries_of(self._names.get(id(parameter), place), self.state.get(parameter, {}))
 
 
 def nested_tensors(name: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -225,11 +232,12 @@ class TrainingRecords:
     def __init__(self, agent: Agent, events: Events, torch: Any) -> None:
         self._agent, self._events, self._torch = agent, events, torch
         self.modules = Modules()
+        self.optimizers: dict[int, OptimizerRecord] = {}  # by id of the optimizer, while it lives
         self.forget()
 
     def forget(self) -> None:
         """Drop the records of the parent process in a forked child."""
-        self._optimizers: dict[int, OptimizerRecord] = {}  # by id of the optimizer, while it lives
+        self.optimizers.clear()
         self._models: dict[int, ModelRecord] = {}  # by id of the module, while it lives
 
     def current(self, thread: str) -> Iterator[ModelRecord | OptimizerRecord]:
@@ -238,7 +246,7 @@ class TrainingRecords:
             if model.thread == thread:
                 model.refresh()
                 yield model
-        for optimizer in list(self._optimizers.values()):
+        for optimizer in list(self.optimizers.values()):
             if optimizer.thread == thread and optimizer.used:
                 if not optimizer.name:
                     self.adopt(optimizer)  # it stepped in compiled code only
@@ -246,7 +254,7 @@ class TrainingRecords:
 
     def add(self, optimizer: Any) -> OptimizerRecord:
         """Create the record of a new optimizer, or of a copy, whose __init__ was not called."""
-        record = self._optimizers[id(optimizer)] = OptimizerRecord(optimizer, self._agent.generation)
+        record = self.optimizers[id(optimizer)] = OptimizerRecord(optimizer, self._agent.generation)
         self._agent.made_optimizer("torch")
         tell(self._events.optimizer_made, OptimizerMade(record, optimizer))
         weakref.finalize(optimizer, self._agent.attempt, self._optimizer_deleted, id(optimizer), record).atexit = False
@@ -254,11 +262,11 @@ class TrainingRecords:
 
     def of(self, optimizer: Any) -> OptimizerRecord:
         """Return the record of an optimizer."""
-        return self._optimizers.get(id(optimizer)) or self.add(optimizer)
+        return self.optimizers.get(id(optimizer)) or self.add(optimizer)
 
     def stepped(self, optimizer: Any) -> OptimizerRecord:
         """Count a step of an optimizer; return its record."""
-        record = self._optimizers.get(id(optimizer)) or self.add(optimizer)
+        record = self.optimizers.get(id(optimizer)) or self.add(optimizer)
         record.stepped(optimizer)
         if not record.name:
             self.adopt(record)
@@ -287,8 +295,8 @@ class TrainingRecords:
             del self._models[key]
 
     def _optimizer_deleted(self, key: int, record: OptimizerRecord) -> None:
-        if self._optimizers.get(key) is record:
-            del self._optimizers[key]
+        if self.optimizers.get(key) is record:
+            del self.optimizers[key]
         self._end_optimizer(record)
 
     def _end_optimizer(self, record: OptimizerRecord) -> None:
@@ -300,7 +308,7 @@ class TrainingRecords:
 
     def finish(self) -> None:
         """Report the end of all models and optimizers at the end of the process."""
-        for record in list(self._optimizers.values()):
+        for record in list(self.optimizers.values()):
             self._agent.attempt(self._end_optimizer, record)
         for key, model in list(self._models.items()):
             self._agent.attempt(self._end_model, key, model)

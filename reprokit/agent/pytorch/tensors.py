@@ -10,7 +10,7 @@ from . import private_api
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
     from ..core.digests import Tensor
@@ -55,6 +55,26 @@ def is_plain(tensor: Any) -> bool:
             return False
     wrapped = private_api.is_functorch_wrapped(torch, tensor)
     return not (wrapped or is_nested(tensor)) and not tensor.is_meta
+
+
+def here(tensors: Iterable[Any]) -> list[Any]:
+    """Return the tensors; of each that is shared out among ranks (a DTensor) the part that this rank has."""
+    with sys.modules["torch"].no_grad():  # else autograd would make another tensor of the part
+        parts = [part.to_local() if hasattr(part, "to_local") else part for part in tensors]
+    return [part.wait() if hasattr(part, "wait") else part for part in parts]  # a collective may be computing it
+
+
+def placement(tensor: Any) -> list[str]:
+    """Return which part of a DTensor this rank has, by dimension of its mesh, as one text; nothing for other tensors.
+
+    Ranks with the same text have the same part.
+    """
+    if not hasattr(tensor, "to_local"):
+        return []
+    mesh = tensor.device_mesh
+    coordinate = mesh.get_coordinate()  # None of a rank that has no part
+    places = [] if coordinate is None else zip(tensor.placements, coordinate, mesh.shape)
+    return [", ".join(repr(p) if p.is_replicate() else f"{p!r} {n + 1} of {size}" for p, n, size in places)]
 
 
 def has_memory(tensor: Any) -> bool:
@@ -157,8 +177,7 @@ def bytes_here(tensor: Any) -> Any:
 
 
 def _any_entry(name: str, tensor: Any) -> Tensor:
-    if hasattr(tensor, "to_local"):
-        tensor = tensor.to_local()
+    (tensor,) = here([tensor])
     if not is_plain(tensor) or type(tensor).__name__.startswith("Uninitialized"):
         return text_entry(name, f"not read: {type(tensor).__name__}")
     shape, dtype = [int(size) for size in tensor.shape], dtype_name(tensor)

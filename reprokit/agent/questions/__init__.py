@@ -9,8 +9,9 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import sys
 
-from ..core.quiet_interrupts import hide_interrupts
+from ..core.quiet_interrupts import ENOUGH, hide_interrupts
 from ..core.step_window import StepWindow
 from ..events.steps import UpdateDone
 from ..operators.files import append
@@ -26,11 +27,16 @@ if TYPE_CHECKING:
 ANSWERS = "answers"  # in the run directory: the answers, a directory that the launcher has created
 # Keys of the question in plan.json, and the modules that answer them.
 KINDS: dict[str, str] = {
+    "from_keyframe": "state.fast_forward",  # before those that see what it does
+    "keyframes": "state.keyframes",
     "operators": "operators.log",
     "state": "state",
     "interrupt": "questions.interrupt",
     "tensors": "tensors",
+    "debug": "questions.debugger",
 }
+# Modules that answer for TensorFlow in place of those.
+OF_TENSORFLOW = {"state.fast_forward": "state.tensorflow_forward", "state.keyframes": "state.tensorflow_keyframes"}
 
 
 def start(agent: Agent, question: Mapping[str, Any]) -> None:
@@ -44,6 +50,7 @@ def start(agent: Agent, question: Mapping[str, Any]) -> None:
         # The launcher may interrupt while the last answers are being written, or just before.
         atexit.register(pass_over_interrupts)  # runs before the agent's own end
         agent.end_callbacks.insert(0, pass_over_interrupts)  # of children of multiprocessing
+        agent.last_callbacks.append(lambda: die_if_enough(agent))
 
 
 def pass_over_interrupts() -> None:
@@ -52,9 +59,23 @@ def pass_over_interrupts() -> None:
     signal.siginterrupt(signal.SIGINT, False)
 
 
+def die_if_enough(agent: Agent) -> None:
+    """Die of the interrupt that ended this replay: to take the interpreter apart costs as much as many steps."""
+    if agent.generation == 0 and os.path.exists(f"{agent.run}/{ANSWERS}/{ENOUGH}"):
+        for stream in (sys.stdout, sys.stderr):
+            agent.attempt(stream.flush)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+
+
 def ends_early(question: Mapping[str, Any]) -> bool:
     """Return whether the replay ends after the last step of the question."""
     return question["steps"].get("last") is not None and not question.get("to_end")
+
+
+def last_step(question: Mapping[str, Any]) -> int:
+    """Return the step after which a replay that ends early has nothing more to do."""
+    return int(question.get("proved_by") or question["steps"]["last"])
 
 
 class Questions:
@@ -81,6 +102,7 @@ class Questions:
     def _make_listener(self, module: str, framework: str, events: Events | None) -> EventListener | None:
         from importlib import import_module
 
+        module = OF_TENSORFLOW.get(module, module) if framework == "tensorflow" else module
         make = import_module(f"{__package__.rpartition('.')[0]}.{module}").listener
         listener: EventListener | None = make(self._agent, self._question, framework, events)
         return listener
@@ -90,7 +112,7 @@ class WindowEnd:
     """Tells the launcher that this process has taken the question's steps; added after the other listeners."""
 
     def __init__(self, agent: Agent, question: Mapping[str, Any]) -> None:
-        self._agent, self._last, self._window = agent, question["steps"]["last"], StepWindow(question["steps"])
+        self._agent, self._last, self._window = agent, last_step(question), StepWindow(question["steps"])
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {UpdateDone: self._updated}

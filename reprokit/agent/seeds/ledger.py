@@ -9,6 +9,8 @@ whichever worker executes them.
 from __future__ import annotations
 
 import os
+import re
+import struct
 import sys
 import weakref
 from _thread import _local
@@ -18,8 +20,6 @@ from ..core.json_text import to_json
 from ..core.signal_errors import pass_on
 from ..core.thread_names import on_thread
 from ..core.user_frames import INSTALLED, installed_package
-from .encoding import NotExact, decode, encode
-from .recording import RecordedSeeds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     Text = Callable[[object], str]  # describes the arguments of a call with this seed
     Place = tuple[str, str, str, int]  # call, thread, file name, line
     Caller = tuple[str, str, int]  # thread ("" is the main one), file, line
+    from collections.abc import Iterator
 
 MAX_LINES = 1000  # recorded calls of one place; further ones are only counted
 MAX_PLACES = 10_000
@@ -48,6 +49,14 @@ _FROM_OUTSIDE = _OWN + ".patches.general"  # sets the launcher's seed, which is 
 _TRANSPARENT = _ON_BEHALF.union((_CALLED_BY, _OWN))
 _ENSEMBLES = ("sklearn.ensemble._bagging", "sklearn.ensemble._forest")  # seeds of many parts, from one that is noted
 _SEE_THROUGH = ("torch._compile", "torch._dynamo")  # they lie between a script and torch.manual_seed
+BLOCK = 64 << 10
+MAX_LINE = 32 << 10  # of one line; the launcher leaves longer ones out
+MAX_BLOCKS = 256
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+MAX_TEXT = 16 << 10  # characters of one seed as JSON: a state of MT19937 is some 7,000
+MAX_DEPTH = 8  # of lists within lists
+_WORD = 1 << 63
+_DTYPE = re.compile(r"[<>|][iufb][1248]")
 
 
 class _SeedingThread(_local):
@@ -61,7 +70,9 @@ class SeedLedger(Log):
 
     finish_order = 1
 
-    def __init__(self, run: str, journal: Journal, warn: Callable[[str], None], packages: Iterable[str] = ()) -> None:
+    def __init__(
+        self, run: str, journal: Journal, warn: Callable[[str, str], None], packages: Iterable[str] = ()
+    ) -> None:
         self._journal = journal
         self._frameworks = _ON_BEHALF.union(packages)
         self._recorded = RecordedSeeds(run)
@@ -84,7 +95,7 @@ class SeedLedger(Log):
         try:
             return self._seed(call, requested, caller, text or described)
         except Exception as error:
-            self._warn(f"{call}: {type(error).__name__}: {error}")
+            self._warn(f"{call}: {type(error).__name__}: {error}", "seed-not-noted")
             pass_on(error)
             return requested
 
@@ -282,14 +293,6 @@ def _decoded_like(recorded: bytes, requested: Any) -> Any:
     return value if type(value) is type(requested) else requested
 
 
-# The thread and line that a seeding call is assigned to, if joblib takes its tasks from a generator.
-#
-# The script's thread takes the first tasks. A thread of joblib's takes the others as workers become free; from it no
-# frame leads back to the script. How many tasks each thread takes is a race; their order is not, as joblib takes one
-# after another. So all seeding in the generator is assigned to the thread that took its first task; if a library
-# seeds in it, to the line of the script that called joblib or the library.
-
-
 class JoblibTasks:
     """Assigns seeding calls within joblib's tasks to the thread and line that they belong to."""
 
@@ -328,3 +331,182 @@ def _dispatching_frame(caller: FrameType, origin: FrameType) -> tuple[FrameType 
         is_inside = is_inside or frame is origin
         frame = frame.f_back
     return None, False
+
+
+class RecordedSeeds:
+    """The recorded seeds: seeds.jsonl of this run, which only a replay has."""
+
+    def __init__(self, run: str) -> None:
+        self._absent = False
+        self._path = run + "/seeds.jsonl"
+        self._block = 0  # number of the block with the last line found: the next one is near
+        self._buffer: bytearray | None = None
+
+    def agrees(self, line: str) -> bool:
+        """Return whether the recording has this line (given without its closing bracket), or there is no recording."""
+        needle = b"\n" + line.encode() + b"]\n"
+        if self._buffer is None:
+            self._buffer = bytearray(BLOCK + MAX_LINE)
+            self._absent = not os.access(self._path, os.F_OK)
+            self._path = self._path[:-12] + ("/./shim.plan" if self._absent else "/seeds.jsonl")
+        try:
+            descriptor = os.open(self._path, _FLAGS)
+        except OSError:
+            return self._absent
+        try:
+            size = os.preadv(descriptor, [self._buffer], self._block * BLOCK)
+            is_recorded = self._buffer.count(needle, 0, size) > 0  # find() may allocate an int, or not
+            return self._absent or is_recorded
+        finally:
+            os.close(descriptor)
+
+    def value(self, start: str) -> bytes | None:
+        """Return the rest of the line with this beginning, up to its closing bracket; None if there is none."""
+        needle = b"\n" + start.encode()
+        for number, block in self._blocks():
+            position = block.find(needle)
+            end = block.find(b"]\n", position + len(needle)) if position >= 0 else -1
+            if end >= 0:
+                self._block = number
+                return block[position + len(needle) : end]
+        return None
+
+    def holds(self, end: str) -> bool:
+        """Return whether any line has this end, before its closing bracket."""
+        needle = end.encode() + b"]\n"
+        return any(needle in block for _, block in self._blocks())
+
+    def _blocks(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the blocks from the last one used on, then from the start; each overlaps the next by MAX_LINE bytes."""
+        if self._absent:
+            return
+        try:
+            descriptor = os.open(self._path, _FLAGS)
+        except OSError:
+            self._absent = True
+            return
+        try:
+            first = self._block
+            yield from _read(descriptor, range(first, MAX_BLOCKS))
+            yield from _read(descriptor, range(first))
+        finally:
+            os.close(descriptor)
+
+
+def _read(descriptor: int, numbers: range) -> Iterator[tuple[int, bytes]]:
+    for number in numbers:
+        block = os.pread(descriptor, BLOCK + MAX_LINE, number * BLOCK)
+        if not block:
+            return
+        yield number, block
+
+
+class NotExact(Exception):
+    """A value cannot be encoded as JSON exactly."""
+
+
+def encode(value: object) -> Any:
+    """Return the value as JSON; raises NotExact for anything but numbers, texts, bytes, and lists of these."""
+    return _encode(value, _SizeLimit())
+
+
+class _SizeLimit:
+    """The characters left of MAX_TEXT, so that a huge value is rejected before it is formatted."""
+
+    def __init__(self) -> None:
+        self.left = MAX_TEXT
+
+    def take(self, size: int) -> None:
+        self.left -= size
+        if self.left < 0:
+            raise NotExact("too long")
+
+
+def _encode(value: Any, limit: _SizeLimit, depth: int = 0) -> Any:
+    kind = type(value)
+    if value is None or kind is bool:
+        limit.take(6)
+        return value
+    if kind is int:
+        return _encode_int(value, limit)
+    if kind is float:
+        limit.take(32)
+        return {"float": struct.pack(">d", value).hex()}
+    if kind is str:
+        limit.take(8 + 12 * len(value) if not value.isascii() else 8 + 6 * len(value))
+        return {"text": value.encode("utf-8", "surrogatepass").hex()} if _has_surrogate(value) else value
+    if kind in (bytes, bytearray):
+        limit.take(32 + 2 * len(value))
+        return {kind.__name__: value.hex()}
+    if kind in (list, tuple):
+        return _encode_list(value, limit, depth)
+    return _encode_numpy(value, limit)
+
+
+def _encode_int(value: int, limit: _SizeLimit) -> Any:
+    if -_WORD <= value < _WORD:
+        limit.take(21)
+        return value
+    limit.take(16 + value.bit_length() // 4)
+    return {"int": hex(value)}
+
+
+def _has_surrogate(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _encode_list(value: Any, limit: _SizeLimit, depth: int) -> Any:
+    if depth >= MAX_DEPTH:
+        raise NotExact("too deep")
+    limit.take(12 + len(value))
+    items = [_encode(item, limit, depth + 1) for item in value]
+    return items if type(value) is list else {"tuple": items}
+
+
+def _encode_numpy(value: Any, limit: _SizeLimit) -> Any:
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not (type(value) is numpy.ndarray or isinstance(value, numpy.generic)):
+        raise NotExact(f"a {type(value).__qualname__}")
+    if not _DTYPE.fullmatch(value.dtype.str):
+        raise NotExact(f"of type {value.dtype}")
+    limit.take(64 + 2 * value.nbytes + 21 * value.ndim)
+    fields = {"dtype": value.dtype.str, "bytes": value.tobytes().hex()}
+    return {**fields, "shape": list(value.shape)} if type(value) is numpy.ndarray else fields
+
+
+def decode(content: Any, depth: int = 0) -> Any:
+    """Return the value that was encoded; raises an error for invalid content."""
+    if content is None or isinstance(content, (bool, int, str)):
+        return content
+    if depth > MAX_DEPTH:
+        raise ValueError("lists too deep")
+    if isinstance(content, list):
+        return [decode(item, depth + 1) for item in content]
+    if "dtype" in content:
+        return _decode_numpy(content)
+    ((kind, body),) = content.items()
+    return _DECODERS[kind](body, depth)
+
+
+_DECODERS: dict[str, Any] = {
+    "int": lambda body, depth: int(body, 16),
+    "float": lambda body, depth: struct.unpack(">d", bytes.fromhex(body))[0],
+    "text": lambda body, depth: bytes.fromhex(body).decode("utf-8", "surrogatepass"),
+    "bytes": lambda body, depth: bytes.fromhex(body),
+    "bytearray": lambda body, depth: bytearray.fromhex(body),
+    "tuple": lambda body, depth: tuple(decode(item, depth + 1) for item in body),
+}
+
+
+def _decode_numpy(content: Any) -> Any:
+    numpy = sys.modules["numpy"]
+    if not _DTYPE.fullmatch(content["dtype"]):
+        raise ValueError("no type of a number")
+    array = numpy.frombuffer(bytes.fromhex(content["bytes"]), dtype=content["dtype"])
+    if "shape" in content:
+        return array.reshape([int(size) for size in content["shape"]]).copy()
+    return array[0]

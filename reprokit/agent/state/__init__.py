@@ -25,7 +25,7 @@ def listener(agent: Agent, question: Mapping[str, Any], framework: str, events: 
 
         return KerasState(agent, answers, events)
     if framework in ("xgboost", "lightgbm"):
-        from .boosting_state import BoostingDraws
+        from .boosting_state import BoostingState
 
-        return BoostingDraws(answers)
+        return BoostingState(answers)
     return None

@@ -15,7 +15,7 @@ from ..capture import trees
 from ..capture.random_states import RandomStates, put_back
 from ..capture.tensorflow_restore import restore_eager_seed, restore_entries, value_of
 from ..capture.tensorflow_state import TensorCollector, take_random
-from ..core.state_entries import StateKind
+from ..core.state_entries import GENERATORS, StateKind
 from ..events.steps import BatchFetched, EpochEnded, FirstCallDue, ForwardBegan, UpdateDone, UpdateDue, tell
 from ..tensorflow import private_api
 from ..tensorflow.loops import step_of_loop
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from ..events.steps import Events, Handler, TrainingEvent
 
 DATA, VARIABLES = StateKind.DATA.value, StateKind.VARIABLES.value
-EAGER = "TensorFlow generator"
-GENERATORS = {"python": "Python generator", "numpy": "NumPy generator"}
+EAGER = StateKind.TENSORFLOW.value
 MAX_BYTES = 512 << 20  # of saved batches
 
 

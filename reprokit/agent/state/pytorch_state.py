@@ -7,23 +7,18 @@ import math
 import sys
 
 from ..capture import torch_state
-from ..capture.random_states import RandomStates
-from ..capture.store import SnapshotError
 from ..core.live_objects import LiveObjects
 from ..core.patching import replace
-from ..core.state_entries import StateKind
+from ..core.state_entries import GENERATORS, StateKind
 from ..events import steps as events
 from ..pytorch import private_api
 from ..pytorch.events import recording_hooks
 from ..pytorch.state import entries_of
-from ..pytorch.tensor_names import TensorNames, named_tensors, parts_of
-from ..pytorch.tensors import is_tensor
-from ..pytorch.training_state import NOTES, TrainingObjects, numbered
+from ..pytorch.training_state import NOTES
 from .answers import StateAnswers, shorten, state_digest, text_digest
 from .pytorch_batches import BatchStream
 from .pytorch_variables import TorchVariables
-from .script_scopes import paths_of
-from .script_variables import VariableReader, VariableSetter
+from .pytorch_view import KINDS, VARIABLES, TrainingView
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,20 +27,9 @@ if TYPE_CHECKING:
     from ..core.agent import Agent
     from ..core.state_entries import StateEntry
     from ..events.steps import Handler, TrainingEvent
-    from ..pytorch.tensor_names import TensorNames
+    from .script_variables import VariableReader
 
-    NamedTensors = dict[str, Any]
-
-LOADER, VARIABLES = StateKind.LOADER.value, StateKind.VARIABLES.value
-KINDS = (  # in the order in which they are put back
-    StateKind.PARAMETERS, StateKind.BUFFERS, StateKind.OTHERS, StateKind.GRADIENTS, StateKind.MODULES,
-    StateKind.OPTIMIZER, StateKind.SETTINGS, StateKind.SCHEDULE, StateKind.SCALER,
-)  # fmt: skip
-OF_TENSORS = frozenset([*KINDS[:4], StateKind.OPTIMIZER])
-MAY_LACK = frozenset([StateKind.MODULES, StateKind.SCHEDULE, StateKind.SCALER])  # kinds that a resumed script may lack
 WITH_NOTES = frozenset([StateKind.SETTINGS, StateKind.SCHEDULE, StateKind.SCALER])
-GENERATORS = {"torch": "PyTorch generator", "torch.cuda": "GPU generators", "python": "Python generator"}
-GENERATORS["numpy"] = "NumPy generator"
 SETTERS = (  # functions by which a script loads the states of generators
     ("torch", "set_rng_state"),
     ("torch.random", "set_rng_state"),
@@ -60,15 +44,13 @@ class PytorchState:
     def __init__(self, agent: Agent, answers: StateAnswers) -> None:
         self._agent, self._answers, self.failed = agent, answers, answers.failed
         self._torch: Any = sys.modules["torch"]
-        self._objects = TrainingObjects(lambda: recording_hooks(agent).modules)  # type: ignore[union-attr]
+        self._view = TrainingView(self._torch, lambda: recording_hooks(agent).modules)  # type: ignore[union-attr]
         self._records = LiveObjects()  # of the optimizers, by which updates are counted
-        self._random = RandomStates(self._torch)
         # The states of generators after the last update, and when a loader began or returned a batch.
         self._at_update: Any = None
         self._at_loader: Any = None
         self._at_batch: Any = None
         self._variables_at_batch: list[Any] | None = None
-        self._loader_generator: Any = None  # of the loader that began last, if it has its own generator
         self._batches = BatchStream(answers)
         self._model_calls = 0  # of the current step
         self._due_call = 1  # the call before which the state of the current step is read
@@ -87,9 +69,8 @@ class PytorchState:
         }
         return {
             **(restoring if self._answers.parts else {}),
+            **self._view.handlers(),
             events.OptimizerMade: self._optimizer_made,
-            events.ScheduleMade: lambda event: self._objects.schedules.add(event.schedule),
-            events.ScalerMade: lambda event: self._objects.scalers.add(event.scaler),
             events.LoaderBegan: self._loader_began,
             events.BatchFetched: self._batch_fetched,
             events.LoaderExhausted: self._batches.exhausted,
@@ -100,7 +81,7 @@ class PytorchState:
     # Events
 
     def _optimizer_made(self, event: events.OptimizerMade) -> None:
-        self._objects.optimizers.add(event.target)
+        self._view.objects.optimizers.add(event.target)
         if event.optimizer is not None:
             self._records.add(event.optimizer)
 
@@ -121,16 +102,13 @@ class PytorchState:
 
     def _loader_began(self, event: events.LoaderBegan) -> None:
         """Restore and read the generators before a loader draws its order."""
-        owners = event.loader, getattr(event.loader, "sampler", None)
-        generators = [getattr(owner, "generator", None) for owner in owners]
-        usable = [generator for generator in generators if isinstance(generator, self._torch.Generator)]
-        self._loader_generator = usable[0] if usable else None  # a script's own sampler may have another kind
+        self._view.loader_began(event)
         is_next = self._answers.is_first and self._model_calls < self._due_call
         file = self._answers.snapshot_to_restore("state") if is_next else None
         if file is not None:
             self._restore_generators(file, "random_at_loader")
         if self._answers.saves_state:
-            self._at_loader = self._states()
+            self._at_loader = self._view.states()
 
     def _batch_fetched(self, event: events.BatchFetched) -> None:
         """Restore and read the generators before the script uses a batch, as to add noise."""
@@ -143,14 +121,8 @@ class PytorchState:
             self._restore_generators(file, "random_at_batch")
             self._restore_variables(file, f"{VARIABLES}_at_batch")
         if answers.saves_state:
-            self._at_batch = self._states()
+            self._at_batch = self._view.states()
             self._variables_at_batch = answers.attempt(VARIABLES, self._read_variables, True)
-
-    def _states(self) -> Any:
-        """Return a function that gives the current states of generators, and the state of the loader's own."""
-        self._random.keep()
-        state = None if self._loader_generator is None else self._loader_generator.get_state()
-        return self._random.taken(), state
 
     def _model_called(self, event: events.ModelCalled) -> None:
         if not event.has_gradients or not getattr(event.module, "training", True):
@@ -159,11 +131,11 @@ class PytorchState:
         answers = self._answers
         if self._model_calls != self._due_call or not (answers.is_logged or answers.is_first):
             return
-        if not list(self._objects.optimizers):
+        if not list(self._view.objects.optimizers):
             return
         if self._searches == 2 or (self._searches and answers.is_first):
             self._searches -= 1
-            self._objects.modules().search(self._torch.nn.Module)
+            self._view.search()
         file = answers.snapshot_to_restore("state") if answers.is_first else None
         if file is not None:
             self._restore(file)
@@ -184,25 +156,13 @@ class PytorchState:
         self._due_call = 1 + (self._model_calls - answers.calls if is_within else 0)
         self._model_calls, self._at_loader, self._at_batch = 0, None, None
         self._variables_at_batch = None
-        self._at_update = self._states() if answers.is_first and answers.saves_state else None
+        self._at_update = self._view.states() if answers.is_first and answers.saves_state else None
         self._batches.updated()
 
     # Reading
 
-    def _other_models(self, names: TensorNames) -> NamedTensors:
-        """Return the tensors of models that have no names yet; a model is named as the script refers to it."""
-        unnamed = [
-            (root, [(name, tensor) for name, tensor in named_tensors(parts_of(root)) if tensor not in names])
-            for root in self._objects.modules().outermost()
-        ]
-        roots = [root for root, tensors in unnamed if tensors]
-        paths = paths_of(roots, sys._getframe()) if roots and not self._answers.every else {}
-        heads = {id(root): paths.get(id(root), name) for name, root in numbered(roots)}
-        return {f"{heads[id(root)]}.{name}": tensor for root, tensors in unnamed for name, tensor in tensors}
-
     def _entries(self, *, has_details: bool = True) -> list[StateEntry]:
-        names = self._objects.names()
-        return list(self._objects.entries(names, self._other_models(names), has_details=has_details))
+        return self._view.entries(has_details=has_details, are_named=not self._answers.every)
 
     def _digests(self) -> dict[str, dict[str, str]]:
         is_brief, details = bool(self._answers.every), (StateKind.GRADIENTS, StateKind.MODULES)
@@ -213,22 +173,13 @@ class PytorchState:
             if self._answers.is_first and not is_brief:
                 reader = self._variable_reader()
                 digests[VARIABLES] = self._answers.attempt(VARIABLES, reader.texts, sys._getframe(), text_digest) or {}
-        self._random.keep()
-        for name, state in self._random.kept().items():
+        for name, state in self._view.states()().items():
             digests[GENERATORS[name]] = {name: state_digest(state)}
-        if self._loader_generator is not None:
-            digests[LOADER] = {LOADER: state_digest(self._loader_generator.get_state())}
         return digests
 
-    def _other_parts(self) -> list[Any]:
-        """Return the tensors of other parts of the state."""
-        values = [entry.read() for entry in self._entries() if entry.kind in OF_TENSORS]
-        parts = [part for value in values for part in (value.values() if isinstance(value, dict) else [value])]
-        return [part for part in parts if is_tensor(part)]
-
     def _variable_reader(self, copies: bool = False) -> VariableReader:
-        owners = [*self._objects.optimizers, *self._objects.schedules, *self._objects.scalers]
-        return VariableReader(TorchVariables(self._other_parts(), copies=copies), owners)
+        others = self._view.tensors(self._entries())
+        return self._view.variable_reader(TorchVariables(others, copies=copies))
 
     def _read_variables(self, copies: bool = False) -> list[Any]:
         with self._torch.no_grad(), private_api.without_overrides(self._torch):
@@ -238,23 +189,15 @@ class PytorchState:
 
     def _save(self) -> None:
         tensors = torch_state.SnapshotTensors()
-        entries: dict[str, dict[str, Any]] = {kind.value: {} for kind in KINDS}
-        for entry in self._entries():
-            value = entry.read()
-            if entry.kind is not StateKind.MODULES or math.isfinite(value):
-                entries[entry.kind.value][entry.name] = tensors.pack(f"{entry.kind.value}.{entry.name}", value)
-        header: dict[str, Any] = {"entries": entries}
+        header: dict[str, Any] = {"entries": self._view.pack_entries(tensors, self._entries())}
         moments = {
-            "random": self._states(),
+            "random": self._view.states(),
             "random_at_update": self._at_update,
             "random_at_loader": self._at_loader,
             "random_at_batch": self._at_batch,
         }
-        for moment, recorded in moments.items():
-            if recorded is not None:
-                states, state = recorded
-                header[moment] = torch_state.take_random(tensors, states(), moment)
-                header[f"{LOADER} {moment}"] = None if state is None else tensors.pack(f"{LOADER} {moment}", state)
+        for moment, taken in moments.items():
+            header.update({} if taken is None else {moment: torch_state.take_random(tensors, taken(), moment)})
         moments_of_variables = {VARIABLES: self._answers.attempt(VARIABLES, self._read_variables)}
         moments_of_variables[f"{VARIABLES}_at_batch"] = self._variables_at_batch
         for moment, rows in moments_of_variables.items():
@@ -266,41 +209,24 @@ class PytorchState:
         reader, entries = torch_state.SnapshotReader(self._torch, file.tensors), self._entries()
         for kind in KINDS:
             if kind.value in self._answers.parts:
-                own = {entry.name: entry for entry in entries if entry.kind is kind}
-                self._answers.attempt(kind.value, _put_back, own, kind, file.header["entries"][kind.value], reader)
+                saved = file.header["entries"][kind.value]
+                self._answers.attempt(kind.value, self._view.put_back_entries, kind, entries, saved, reader)
         self._restore_generators(file, "random")
         self._restore_variables(file, VARIABLES)
 
     def _restore_variables(self, file: Any, moment: str) -> None:
         if VARIABLES in self._answers.parts:
             reader = torch_state.SnapshotReader(self._torch, file.tensors)
-            setter = VariableSetter(TorchVariables(self._other_parts(), reader), self._answers.variables)
-            with self._torch.no_grad():
-                self._answers.attempt(VARIABLES, setter.restore, file.header[moment], sys._getframe())
+            rows, names = file.header[moment], self._answers.variables
+            self._answers.attempt(VARIABLES, self._view.put_back_variables, rows, reader, names)
 
     def _restore_generators(self, file: Any, moment: str) -> None:
         header, reader, parts = file.header, torch_state.SnapshotReader(self._torch, file.tensors), self._answers.parts
         states = header.get(moment) or {}
         chosen = {name: states[name] for name in states if GENERATORS[name] in parts}
         self._is_restoring = True
-        self._answers.attempt("generators", torch_state.put_random, self._torch, chosen, reader)
+        self._answers.attempt("generators", self._view.put_back_states, chosen, reader)
         self._is_restoring = False
-        state = header.get(f"{LOADER} {moment}")
-        if LOADER in parts and state is not None and self._loader_generator is not None:
-            self._answers.attempt(LOADER, lambda: self._loader_generator.set_state(reader.value(state)))
-
-
-def _put_back(
-    own: dict[str, StateEntry], kind: StateKind, saved: dict[str, Any], reader: torch_state.SnapshotReader
-) -> None:
-    """Put all saved entries of a kind back; raises SnapshotError if this training lacks one."""
-    for name, node in saved.items():
-        if name not in own and kind not in MAY_LACK:
-            raise SnapshotError(f"there is no {name} here")
-        if "left_out" in node:
-            raise SnapshotError(f"{name} could not be saved")
-        if name in own:
-            own[name].put_back(reader.value(node, own[name].read()))
 
 
 def _digests_of(entry: StateEntry) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from array import array
 
 from ..capture.store import DTYPES
 from ..capture.torch_state import SnapshotReader, digest, leaf
@@ -35,7 +36,7 @@ class TorchVariables:
         return size_of(value) if is_tensor(value) else int(getattr(value, "nbytes", 0))
 
     def leaf(self, value: Any) -> Node | None:
-        return leaf(value)
+        return None if isinstance(value, array) else leaf(value)  # it is a sequence of numbers
 
     def node(self, value: Any) -> Node:
         if is_tensor(value):

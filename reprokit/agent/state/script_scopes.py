@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from collections import deque
 from functools import partial
 from types import FunctionType, GeneratorType, MethodType, ModuleType
@@ -28,6 +29,8 @@ _NUMBERS = frozenset([bool, int, float])
 _KEYS = frozenset([bool, int, float, str])
 _NAMESPACES = (("argparse", "Namespace"), ("types", "SimpleNamespace"))
 _LISTS = ("CallbackList",)  # of callbacks, which are named by themselves where they can be
+_TRAIN = ("xgboost.training", "lightgbm.engine")  # modules of the function train
+_OF_LIGHTGBM = "lightgbm.callback"
 _OPTIMIZED = 1  # CO_OPTIMIZED: a function's code; the variables of other frames are those of a module or class
 
 
@@ -53,11 +56,24 @@ class VariableScope:
         return name if is_own and self.assign is not None else ""
 
 
-def scopes(frame: FrameType | None) -> Iterator[VariableScope]:
+class RememberedInstances:
+    """Searches the heap for instances once, as that takes long; later calls return those of them that still live."""
+
+    def __init__(self) -> None:
+        self._found: list[weakref.ref[Any]] | None = None
+
+    def __call__(self, *classes: type) -> list[Any]:
+        if self._found is None:
+            self._found = [weakref.ref(each) for each in instances(*classes) if hasattr(each, "__weakref__")]
+        alive = (reference() for reference in self._found)
+        return [each for each in alive if isinstance(each, classes)]
+
+
+def scopes(frame: FrameType | None, search: Callable[..., list[Any]] = instances) -> Iterator[VariableScope]:
     """Yield the scopes of the script: its modules, the functions that led to this frame, and the rest of its objects.
 
     An object that only a library refers to, as a callback, is found if it is the only one of its class; all callbacks
-    of Keras are, by their place in the list of the running fit.
+    of Keras are, by their place in the list of the running fit, and functions among those of a booster's training.
     """
     names = sorted(filter(is_of_script, list(sys.modules)), key=lambda name: name != "__main__")
     own_modules = {name: _module(name) for name in names}
@@ -71,18 +87,34 @@ def scopes(frame: FrameType | None) -> Iterator[VariableScope]:
     values = [value for variables in own_modules.values() for value in list(variables.values())]
     classes = {value for value in values if issubclass(type(value), type)}  # a proxy may load what its class is
     by_class: dict[type, list[Any]] = {}
-    for instance in instances(*[kind for kind in classes if is_of_script(kind.__module__)], *_keras_callback()):
+    for instance in search(*[kind for kind in classes if is_of_script(kind.__module__)], *_callback_classes()):
         by_class.setdefault(type(instance), []).append(instance)
     for kind in sorted(by_class, key=lambda kind: (kind.__name__ in _LISTS, kind.__module__, kind.__qualname__)):
         if len(by_class[kind]) == 1:
-            file = _file(_module(kind.__module__)) if is_of_script(kind.__module__) else "keras"
+            package = kind.__module__.partition(".")[0]
+            file = _file(_module(kind.__module__)) if is_of_script(kind.__module__) else package
             yield VariableScope(file, "", {"self": by_class[kind][0]}, None)
+    for callback in _boosting_callbacks(frame):
+        yield VariableScope(callback.__code__.co_filename, "", {callback.__name__: callback}, None)
 
 
-def _keras_callback() -> list[type]:
-    """Return the class of Keras' callbacks; none where Keras was not imported."""
-    kind = _module("keras.callbacks").get("Callback")
-    return [kind] if isinstance(kind, type) else []
+def _callback_classes() -> list[type]:
+    """Return the classes of callbacks of Keras and XGBoost, and those that LightGBM itself has, where imported."""
+    named = [_module("keras.callbacks").get("Callback"), _module("xgboost.callback").get("TrainingCallback")]
+    own = [kind for kind in _module(_OF_LIGHTGBM).values() if isinstance(kind, type)]
+    of_lightgbm = [kind for kind in own if kind.__module__ == _OF_LIGHTGBM and "__call__" in vars(kind)]
+    return [kind for kind in named if isinstance(kind, type)] + of_lightgbm
+
+
+def _boosting_callbacks(frame: FrameType | None) -> Iterator[FunctionType]:
+    """Yield the functions among the callbacks of running trainings of XGBoost and LightGBM."""
+    while frame is not None:
+        if frame.f_code.co_name == "train" and frame.f_globals.get("__name__") in _TRAIN:
+            callbacks = frame.f_locals.get("callbacks")
+            for callback in callbacks if isinstance(callbacks, (list, tuple, set)) else ():
+                if isinstance(callback, FunctionType):
+                    yield callback
+        frame = frame.f_back
 
 
 def paths_of(targets: Iterable[Any], frame: FrameType | None) -> dict[int, str]:
@@ -160,7 +192,7 @@ def fields_of(value: Any) -> dict[str, Any] | None:
     is_own = is_of_script(kind.__module__) or (kind.__module__, kind.__name__) in _NAMESPACES
     own = dictionary_of(value) or {}
     children = own.get("_modules") if "_parameters" in own else None  # of a torch.nn.Module
-    if not is_own and any(issubclass(kind, callback) for callback in _keras_callback()):
+    if not is_own and any(issubclass(kind, callback) for callback in _callback_classes()):
         return {name: part for name, part in own_attributes(value).items() if name[:1] != "_"}
     if not is_own or hasattr(kind, "__members__"):
         return children

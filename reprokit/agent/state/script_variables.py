@@ -6,6 +6,7 @@ values of the script's own code are read: plain values, tensors and arrays, in c
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from itertools import count
 from types import FunctionType, GeneratorType
@@ -13,6 +14,7 @@ from types import FunctionType, GeneratorType
 from ..capture import trees
 from ..capture.variables import set_variables
 from ..core.attributes import class_name, set_own_attribute
+from ..core.live_objects import instances
 from ..core.signal_errors import pass_on
 from .script_scopes import VariableScope, fields_of, scopes
 
@@ -57,7 +59,7 @@ BOUNDED = "further-variables"  # the name of what was left out for these bounds
 MISSING = object()
 _PLAIN_TYPES = frozenset([type(None), bool, int, float, complex, str])
 _PLAIN_NODES = frozenset(["none", "bool", "integer", "float", "complex", "text"])
-_SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "deque": deque}
+_SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "deque": deque, "numbers": array}
 _ITERATORS = frozenset([type(iter([])), type(iter(())), type(iter(range(0)))])
 
 
@@ -119,8 +121,10 @@ def _moved(own: Any, position: list[int]) -> Any:
 class VariableReader:
     """Makes nodes of the script's variables, each object once."""
 
-    def __init__(self, access: TensorAccess, other_parts: Iterable[Any]) -> None:
-        self._access = access
+    def __init__(
+        self, access: TensorAccess, other_parts: Iterable[Any], search: Callable[..., list[Any]] = instances
+    ) -> None:
+        self._access, self._search = access, search
         self._seen: dict[int, Any] = {id(part): part for part in other_parts}  # keeps them, so that ids stay unique
         self._values = self._bytes = 0
         self.is_bounded = False
@@ -128,7 +132,7 @@ class VariableReader:
     def read(self, frame: FrameType | None) -> list[list[Any]]:
         """Return head, tail and node of each variable."""
         rows = []
-        for scope in scopes(frame):
+        for scope in scopes(frame, self._search):
             for name, head, tail in scope.rows():
                 try:
                     node = self._node(scope.variables[name], 0)
@@ -390,6 +394,9 @@ def _refill(kind: str, own: Any, values: list[Any]) -> Any:
         if isinstance(own, deque):
             deque.clear(own)
             deque.extend(own, values)
+    elif kind == "numbers":  # only the own one has the type of its numbers
+        if isinstance(own, array):
+            own[:] = array(own.typecode, values)
     elif kind == "tuple":
         return type(own)._make(values) if hasattr(own, "_make") else tuple(values)
     else:

@@ -114,7 +114,10 @@ class VariableReads:
                     self._key = file.read(64)
             except OSError as error:
                 self._key = b""
-                self._agent.warn(f"values of environment variables are not compared: {KEY[1:]}: {error.strerror}")
+                self._agent.warn(
+                    f"values of environment variables are not compared: {KEY[1:]}: {error.strerror}",
+                    "variables-not-compared",
+                )
             self._key_id = blake2b(key=self._key, digest_size=8).hexdigest()
         if not self._key:
             return {"undigested": True}

@@ -14,6 +14,7 @@ from ..core.patching import replace
 from ..events.steps import (
     BackwardBegan,
     BatchFetched,
+    ExecutionDue,
     ForwardBegan,
     ForwardEnded,
     FunctionDue,
@@ -136,9 +137,11 @@ class TensorFlowDecisions:
         calls = private_api.module("random_calls") if self._events.random_drawn else None
         for name in RANDOM_OPERATIONS if calls is not None else ():
             replace(calls, name, self._make_draw, MARK)
-        self._wrap(private_api.module("polymorphic").Function, "__call__", self._make_call, "function_due")
+        called = [private_api.module("polymorphic").Function]
         if private_api.module("concrete") is not None:  # TensorFlow 2.13
-            self._wrap(private_api.module("concrete").ConcreteFunction, "__call__", self._make_call, "function_due")
+            called.append(private_api.module("concrete").ConcreteFunction)
+        for owner in called:
+            self._wrap(owner, "__call__", self._make_call, "function_due", "execution_due")
         self._wrap(private_api.module("distribute").StrategyBase, "run", self._make_run, "replicas_due")
         for name in ("__next__", "get_next"):
             self._wrap(
@@ -277,8 +280,15 @@ class TensorFlowDecisions:
     # Calls. TensorFlow records the stack at each call: few frames of the agent should be on it.
 
     def _make_call(self, original: Function) -> Function:
+        events = self._events
+
+        def execute(function: Any, *arguments: Any, **keywords: Any) -> Any:
+            due = ExecutionDue(function, original)
+            tell(events.execution_due, due)
+            return due.call(function, *arguments, **keywords)
+
         def call(function: Any, *arguments: Any, **keywords: Any) -> Any:
-            due = FunctionDue(function, arguments, keywords, original)
+            due = FunctionDue(function, arguments, keywords, execute if events.execution_due else original)
             tell(self._events.function_due, due)
             return due.call(function, *arguments, **keywords)
 

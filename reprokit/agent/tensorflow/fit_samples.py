@@ -140,9 +140,8 @@ class FitSamples:
                 self._end_epoch(order)
                 if not order.next_epoch():
                     self.ended()
-                    self._agent.warn(
-                        f"the samples of {order.name} are not known: it took another order than Keras' own"
-                    )
+                    words = f"the samples of {order.name} are not known: it took another order than Keras' own"
+                    self._agent.warn(words, "samples-unknown")
                     return
                 order.began = LoaderBegan(order, ("", 0), None)
                 tell(self._events.loader_began, order.began)

@@ -62,6 +62,7 @@ MODULES: Mapping[str, str] = {
 COMPUTE_LOSS = ("_compute_loss", "compute_loss")  # methods of a trainer of Keras 3
 GRAPH_TEST_FUNCTION = "_make_test_function"  # method of a Keras model in TensorFlow 1
 REPLICA_THREAD = "_MirroredReplicaThread"  # the class of threads that run replicas
+_RESOURCE = 20  # DT_RESOURCE
 STEP_COMPILER = "_autoconvert_optionals"  # a method that Keras 3 calls with the compiled step
 
 
@@ -214,6 +215,48 @@ def eager_functions() -> list[Any]:
 
 
 # Graphs and datasets
+
+
+def function_name(function: Any) -> str:
+    """Return the name of a compiled function's Python function."""
+    return str(getattr(getattr(function, "_python_function", function), "__name__", type(function).__name__))
+
+
+def concrete_functions(function: Any) -> list[Any]:
+    """Return the graphs that were built of a compiled function, each with its attribute `graph`."""
+    cache = getattr(function, "_function_cache", None)
+    return [function] if cache is None else list(cache.values())
+
+
+def captured_resources(graph: Any) -> list[Any]:
+    """Return the handles of variables and other resources that a function's graph captures."""
+    return [captured for captured, _ in graph.captures if captured.dtype.name == "resource"]
+
+
+def count_iterators(graph: Any) -> int:
+    """Return how many resources but variables are arguments of a function's graph."""
+    captured = {id(inner) for _, inner in graph.captures}
+    given = [each for each in graph.inputs if each.dtype.name == "resource" and id(each) not in captured]
+    return sum(not type_in_variable(each) for each in given)
+
+
+def operations(graph: Any) -> tuple[list[str], list[str]]:
+    """Return the types of the operations in a graph, and of those in functions that it calls."""
+    definition = graph.as_graph_def()
+    inner = [node.op for function in definition.library.function for node in function.node_def]
+    return [node.op for node in definition.node], inner
+
+
+def has_state(operation: str) -> bool:
+    """Return whether an operation, by type, has a state or effects that are not in a resource that it is given."""
+    known = definition(operation)  # a function that is called by name is none
+    return bool(known is not None and known.is_stateful and not any(each.type == _RESOURCE for each in known.input_arg))
+
+
+def fetch(iterator: Any) -> None:
+    """Take the next element of an iterator of a data set, without reporting it."""
+    kinds = {"output_types": iterator._flat_output_types, "output_shapes": iterator._flat_output_shapes}
+    sys.modules["tensorflow"].raw_ops.IteratorGetNext(iterator=iterator._iterator_resource, **kinds)
 
 
 def function_graph(function: Any) -> Any:

@@ -69,8 +69,12 @@ class TensorflowTrail:
         self._agent, self._events, self._records = agent, events, records
         self._library = library
         self._in_graphs = trail.wants_gradients_in_graphs(agent.run)
-        self._weights_every = 1 if trail.looks_at_each_step(agent.run) else WEIGHTS_EVERY
+        self._begins_with_weights = trail.looks_at_each_step(agent.run)
+        self._generators_every = 1 if self._begins_with_weights else WEIGHTS_EVERY
+        self._weights_every = 1 if trail.looks_at_all_weights(agent.run) else WEIGHTS_EVERY
         self._words = trail.GeneratorAddresses()
+        self.is_suspended = False  # only counts steps: what a replay leaves out has no digests
+        agent.shared[TensorflowTrail] = self
         self.forget()
 
     def forget(self) -> None:
@@ -90,7 +94,7 @@ class TensorflowTrail:
     def failed(self, error: Exception, _handler: Handler) -> None:
         """End the trail with a warning."""
         self._events.remove(self)
-        self._agent.warn(f"no further step is kept in the trail: {type(error).__name__}: {error}")
+        self._agent.warn(f"no further step is kept in the trail: {type(error).__name__}: {error}", "trail-ended")
 
     def _gradients_due(self, event: GradientsDue) -> None:
         steps, pairs = self._steps_of(event.optimizer), event.pairs
@@ -113,7 +117,7 @@ class TensorflowTrail:
             generators = {name: state for name, state in states.items() if state}
             untouched = [name for name in self._agent.generators.untouched() if name in ("python", "numpy")]
             steps.initial_states = {"generators": generators, "untouched": untouched}
-            if self._weights_every == 1 and getattr(model, "weights", model):
+            if self._begins_with_weights and getattr(model, "weights", model):
                 steps.before = self._weights(steps, optimizer, model)
 
     def _weights(self, steps: _OptimizerSteps, optimizer: Any, model: Any) -> int:
@@ -132,20 +136,27 @@ class TensorflowTrail:
         if not self._file.is_open or step.optimizer is None:
             return
         steps = self._steps_of(step.optimizer)
-        reads_weights = steps.count % self._weights_every == 0
+        reads_weights = steps.count % self._weights_every == 0 and not self.is_suspended
         series = steps.series
         if reads_weights or series is None:
             series = self._series_for(steps, step.optimizer, step.model)
             steps.name = self._records.optimizer(step.optimizer).name
         arrays, is_complete = self._set_pointers(steps, series, reads_weights=reads_weights)
         has_loss, loss = self._results(step.results)
-        self._store_facts(steps, trail.LOSS * has_loss | (0 if is_complete else trail.PARTIAL), loss)
+        if self.is_suspended:
+            steps.facts[:] = [0, trail.LATER, *[0] * (trail.FACTS - 2)]
+        else:
+            self._store_facts(steps, trail.LOSS * has_loss | (0 if is_complete else trail.PARTIAL), loss)
         self._library.step(series.handle, steps.address, series.address)
         del arrays
         steps.count += 1
         step.name, step.steps = steps.name, steps.count
         steps.gradients = []
         self._file.last = series.handle
+
+    def counts(self, done: Any) -> dict[str, int]:
+        """Return how many steps each optimizer has made, with that of the one that is just done."""
+        return {self._records.optimizer(each).name: steps.count + (each is done) for each, steps in self._steps.items()}
 
     def _series_for(self, steps: _OptimizerSteps, optimizer: Any, model: Any) -> OptimizerVariables:
         """Return the series for a step; begin a new one if the variables have changed."""
@@ -206,7 +217,7 @@ class TensorflowTrail:
 
     def _store_facts(self, steps: _OptimizerSteps, flags: int, loss: int) -> None:
         python, numpy = self._words.both()
-        random = self._random(steps.generators if steps.count % self._weights_every == 0 else [])
+        random = self._random(steps.generators if steps.count % self._generators_every == 0 else [])
         flags |= trail.TORCH * bool(random) | trail.PYTHON * bool(python) | trail.NUMPY * bool(numpy)
         before, steps.before = steps.before, 0
         flags |= trail.BEFORE * bool(before)

@@ -7,7 +7,7 @@ import sys
 from types import MappingProxyType
 
 from ..core.step_window import TrainingSteps
-from ..questions import ends_early, report_steps
+from ..questions import ends_early, last_step, report_steps
 from .tensor_rules import TensorRules
 from .tensor_writer import NumberArray, SavePlan, TensorWriter
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..core.agent import Agent
     from ..events.steps import Events
 
+NOT_SAVED = "tensors-not-saved"  # code of warnings
 MAX_NAMED = 5  # unsaved tensors in a warning
 _REDUCED = {"float32": False, "float64": True}  # dtypes reduced without a copy: whether they are double
 
@@ -28,7 +29,7 @@ class SavedSteps:
 
     def __init__(self, agent: Agent, question: Mapping[str, Any], framework: str, events: Events) -> None:
         self._agent, self._events, self._question = agent, events, question["tensors"]
-        self._last: int | None = question["steps"]["last"] if ends_early(question) else None
+        self._last: int | None = last_step(question) if ends_early(question) else None
         self.buffer = int(self._question["buffer"])
         self.writer = TensorWriter(agent, framework, self.buffer)
         self.forget_callbacks: list[Callable[[], object]] = []
@@ -144,9 +145,11 @@ class SavedSteps:
         if self._training.count:
             for reason, names in self._unsaved.items():
                 more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-                self._agent.warn(f"--tensors: not saved, as {reason}: {', '.join([*names][:MAX_NAMED])}{more}")
+                self._agent.warn(
+                    f"--tensors: not saved, as {reason}: {', '.join([*names][:MAX_NAMED])}{more}", NOT_SAVED
+                )
             for problem in self.rules.problems():
-                self._agent.warn(problem)
+                self._agent.warn(problem, NOT_SAVED)
 
 
 def _at_once(callback: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""Saves values of tensors in the run directory: shards, and an index of one line a value (docs/format.md).
+"""Saves values of tensors in a folder of the run directory: shards, and an index of one line a value (docs/format.md).
 
 The native library copies values into a buffer immediately; a thread of its own, unknown to libc, writes them.
 """
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .tensor_rules import Choice
 
 FORMAT = 1
+DIRECTORY = "tensors"  # in the run directory
 SOON, LATE = 4 << 20, 1.0  # bytes that are handed over at the end of a step; or everything, after these seconds
 COPIED, HAND_OVER, TOO_LARGE, ENDED = range(4)  # enum rkt_put of native/trail/tensors.c
 _PLAIN = ("min", "max", "sum", "mean", "variance", "std", "prod", "l1", "l2")  # enum rkt_reduction
@@ -51,6 +52,7 @@ class TensorLibrary:
         number, word, pointer, text = ctypes.c_uint64, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_char_p
         function = partial(trail_library.function, ctypes.CDLL(path))
         self.saver = function("saver", pointer, text, text, text, number, ctypes.POINTER(ctypes.c_int))
+        self.saver_path = function("saver_path", text, pointer)
         self.put = function("put", word, pointer, number, number)
         self.is_copy = function("is_copy", word, pointer, number, number, number)
         self.shard = function("shard", word, pointer, text, number, text, number, text, number, number)
@@ -99,8 +101,8 @@ class SavePlan:
 class TensorWriter:
     """Writes the tensors of this process; opens its files when the first one arrives."""
 
-    def __init__(self, agent: Agent, framework: str, buffer: int) -> None:
-        self._agent, self._framework, self._buffer = agent, framework, buffer
+    def __init__(self, agent: Agent, framework: str, buffer: int, directory: str = DIRECTORY) -> None:
+        self._agent, self._framework, self._buffer, self._directory = agent, framework, buffer, directory
         os.register_at_fork(before=self._settle)
         self.forget()
 
@@ -124,15 +126,15 @@ class TensorWriter:
     def _begin(self) -> TensorLibrary:
         path = trail_library.path_of(self._agent.run)
         if path is None:
-            raise RuntimeError("no tensors are saved, as the library for it is not there")
+            raise RuntimeError(f"no {self._directory} are saved, as the library for it is not there")
         library, error = TensorLibrary(path), ctypes.c_int()
         identity = self._agent.journal.identity
         rank = identity.partition("/")[0].rpartition("rank")[2] if identity.startswith("rank") else ""
         first = {"format": FORMAT, "process": identity, "rank": rank, "framework": self._framework}
-        run, text = os.fsencode(self._agent.run), to_json(first).encode() + b"\n"
-        self._saver = library.saver(run, identity.encode(), text, self._buffer, ctypes.byref(error)) or 0
+        directory, text = os.fsencode(f"{self._agent.run}/{self._directory}"), to_json(first).encode() + b"\n"
+        self._saver = library.saver(directory, identity.encode(), text, self._buffer, ctypes.byref(error)) or 0
         if not self._saver:
-            raise OSError(error.value, "no tensors are saved, as their files cannot be written")
+            raise OSError(error.value, f"no {self._directory} are saved, as their files cannot be written")
         self._library = library
         return library
 
@@ -260,13 +262,28 @@ class TensorWriter:
             if self._offset >= SOON or monotonic() - self._handed_over > LATE:
                 self._hand_over()
 
+    def path(self) -> str:
+        """Return the path of the files, without an ending; opens them."""
+        library = self._library or self._begin()
+        return os.fsdecode(library.saver_path(self._saver))
+
+    def complete(self, line: Mapping[str, object]) -> int:
+        """Write a line, and hand it over with all values so far; return the number of the next shard.
+
+        The line is only written behind its values.
+        """
+        with self._lock:
+            self._line(line)
+            self._hand_over()
+            return self._shard
+
     def _hand_over(self, address: int = 0) -> None:
         assert self._library is not None
         head, text = ("{" + ",".join(self._head_entries) + "}").encode(), "".join(self._lines).encode()
         values = b"".join(self._values)
         arguments = values, len(self._values), head, len(head), text, len(text), address
         if not self._library.shard(self._saver, *arguments):
-            raise MemoryError("no tensors are saved any more, as there is no memory")
+            raise MemoryError(f"no {self._directory} are saved any more, as there is no memory")
         self._shard += bool(self._values)
         self._head_entries, self._values, self._lines, self._copies = [], [], [], {}
         self._length = self._offset = 0
@@ -278,7 +295,7 @@ class TensorWriter:
             return
         self.has_ended = True
         error = self._library.settle(self._saver)
-        self._agent.warn(f"no further tensors are saved: {os.strerror(error)}")
+        self._agent.warn(f"no further {self._directory} are saved: {os.strerror(error)}", "tensors-ended")
         line = to_json({"dropped": -1, "mode": "global", "why": _REASONS.get(error, "unwritable"), "name": ""}) + "\n"
         self._library.lines(self._saver, line.encode(), len(line))
 

@@ -13,6 +13,7 @@ from ..core import live_objects
 from ..core.patching import replace
 from ..core.user_frames import users_frames
 from ..events.steps import (
+    BackwardEnded,
     ClippingDue,
     InputsGiven,
     LossComputed,
@@ -28,6 +29,7 @@ from ..pytorch.events import recording_hooks
 from ..pytorch.tensor_names import PathsInRoots, is_compiled, unwrapped
 from .tensor_rules import EVAL, TRAIN, Choice
 from .tensor_writer import NumberArray, SavePlan
+from .torch_conduct import CONDUCT, TrainingConduct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,7 +62,8 @@ class PytorchTensors:
         # To unpack a tensor that such hooks packed may compute a checkpointed part again, which works once.
         self._has_packed = False
         replace(self._torch.autograd.graph.saved_tensors_hooks, "__enter__", self._make_enter)
-        steps.forget_callbacks.append(self.forget)
+        self._conduct = TrainingConduct(steps, lambda module: self._names.of_module(module, recording_hooks(agent)))
+        steps.forget_callbacks.extend([self.forget, self._conduct.forget])
         steps.flush_callbacks.append(self._flush)
         self.forget()
 
@@ -102,6 +105,8 @@ class PytorchTensors:
             OutputComputed: self._output_computed,
         }
         armed: dict[type[TrainingEvent], Handler] = {UpdateDue: self._update_due}
+        if self._steps.rules.wants(CONDUCT, ever=True):
+            armed.update({ModelCalled: self._model_called, BackwardEnded: self._backward_ended})
         if self._steps.rules.wants("inputs", "outputs", "losses", "metrics", *OF_LOSS, ever=True):
             armed.update(outputs)
         return {**always, **armed}
@@ -115,6 +120,8 @@ class PytorchTensors:
     def _model_called(self, event: ModelCalled) -> None:
         self._steps.begin_due_step()
         self._mode = TRAIN if event.module.training else EVAL
+        if self._steps.rules.wants(CONDUCT):
+            self._conduct.model_called(event)
 
     def _inputs_given(self, event: InputsGiven) -> None:
         self._steps.begin_due_step()
@@ -149,12 +156,17 @@ class PytorchTensors:
             return
         self._steps.begin_due_step()
         self._save("loss", ("losses",), event.loss, TRAIN)
+        if self._steps.rules.wants(CONDUCT) and not self._is_capturing():
+            self._conduct.backward_begins(event.loss)
         with self._torch.no_grad(), self._without_overrides():
             if not (self._has_loss_module or self._has_packed) and self._steps.rules.wants(*OF_LOSS):
                 name, *given = private_api.given_to_loss_function(event.loss) or ("",)
                 for number, (kind, tensor) in enumerate(zip(("input_0", "input_1", "weight_0"), given)):
                     if tensor is not None:
                         self._save(f"{name}_{kind}", OF_LOSS[number : number + 1] or ("inputs",), tensor, TRAIN)
+
+    def _backward_ended(self, _event: BackwardEnded) -> None:
+        self._conduct.backward_ended()
 
     # Updates
 
@@ -173,6 +185,9 @@ class PytorchTensors:
         if self._untrained_step != self._steps.step and rules.wants("weights", "biases", "gradients"):
             self._untrained_step = self._steps.step
             parameters += self._forgotten()
+        if rules.wants(CONDUCT):
+            owned = list(optimizer.parameters())
+            self._conduct.update_due(optimizer, owner, owned, lambda: [name for name, _, _ in self._named(owned)])
         if rules.wants("gradients"):
             self._save_update_gradients(event, parameters, owner)
         if rules.wants("weights", "biases"):
@@ -326,7 +341,7 @@ class PytorchTensors:
         if hasattr(tensor, "to_local"):
             tensor = tensor.to_local()
         tensor = private_api.awaited(tensor)
-        is_captured = tensor.is_cuda and self._torch.cuda.is_current_stream_capturing()
+        is_captured = tensor.is_cuda and self._is_capturing()
         if is_captured or not tensors.is_plain(tensor):
             self._steps.report_unsaved(name, collections, mode, CAPTURED if is_captured else UNREADABLE)
             return
@@ -337,6 +352,9 @@ class PytorchTensors:
         if not parts:
             self._steps.writer.declare(name, collections, lambda: _facts(module, aliases))
             self._write(value_key, choice, tensor)
+
+    def _is_capturing(self) -> bool:
+        return bool(self._torch.cuda.is_initialized() and self._torch.cuda.is_current_stream_capturing())
 
     def _write(self, value_key: tuple[int, str, str, int], choice: Choice, tensor: Any) -> None:
         if not tensor.is_cpu:

@@ -3,43 +3,38 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from reprokit.core.errors import needed_for
+import jinja2
+from markupsafe import Markup, escape
+
 from reprokit.core.printable import printable
 
-if TYPE_CHECKING:
-    from jinja2 import Environment
-
 LONGEST = 2000  # characters of one text
+MOST_ROWS = 400  # of a table: more cannot be read or printed, and JSON has them
 SHOWN_DIGITS = 12  # of a digest
 _DIGEST = re.compile(r"\b((?:[a-z]+-)?sha256:)?([0-9a-f]{64})\b")
 
 
-def environment(package: str, otherwise: str = "") -> Environment:
-    """Return the templates of a package, which may use the shared ones; the words say what to do without jinja2."""
-    with needed_for("an HTML page", "jinja2", otherwise=otherwise):
-        import jinja2
+def environment(package: str) -> jinja2.Environment:
+    """Return the templates of a package, which may use the shared ones."""
     loaders = [jinja2.PackageLoader(package), jinja2.PackageLoader("reprokit.core.pages")]
     templates = jinja2.Environment(
         loader=jinja2.ChoiceLoader(loaders), autoescape=True, undefined=jinja2.StrictUndefined
     )
+    templates.globals |= {"MOST_ROWS": MOST_ROWS}
     templates.filters |= {"short": printable, "heading": _heading, "digests": _digests}
     return templates
 
 
-def style(templates: Environment, *names: str) -> Any:
+def style(templates: jinja2.Environment, *names: str) -> Any:
     """Style sheets as they are, unescaped."""
-    from markupsafe import Markup
-
     assert templates.loader is not None
     return Markup("\n").join(Markup(templates.loader.get_source(templates, name)[0]) for name in names)
 
 
 def unescaped(text: str) -> Any:
     """Markup that was made here."""
-    from markupsafe import Markup
-
     return Markup(text)
 
 
@@ -54,7 +49,6 @@ def all_printable(value: Any) -> Any:
 
 def _digests(text: object) -> Any:
     """Shorten the digests in a text; the whole is their title, which paper shows."""
-    from markupsafe import Markup, escape
 
     def shortened(match: re.Match[str]) -> str:
         short = f"{match[1] or ''}{match[2][:SHOWN_DIGITS]}…"

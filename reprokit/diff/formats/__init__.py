@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
+from reprokit.core.difference import Difference
 from reprokit.core.errors import ArtifactDamaged
-from reprokit.diff.elements import Blob, Format, Limits, Part, Reader, Source
+from reprokit.diff.elements import Blob, CompareOptions, Format, Limits, PairComparison, Part, Reader, Source
 
 HEAD = 4096  # bytes at the beginning of a file by which its format is detected
 
@@ -82,15 +83,26 @@ def _reader(module: str, function: str = "read") -> Reader:
     return read
 
 
-def _by_library(title: str, package: str, module: str) -> Reader:
+def _by_library(title: str, package: str, module: str, function: str = "read", distribution: str = "") -> Reader:
     """Return a reader that uses a library in a separate process."""
 
     def read(source: Source, limits: Limits) -> Iterator[Part]:
-        from reprokit.diff.formats.library_process import ParsingLibrary
-
-        return ParsingLibrary(title, package, f"reprokit.diff.{module}_process").read(source, limits)
+        parsing = importlib.import_module(f"{__name__}.library_process")
+        place = f"reprokit.diff.{module}_process"
+        yield from parsing.ParsingLibrary(title, package, place, function, distribution).read(source, limits)
 
     return read
+
+
+def _line_comparison(function: str) -> PairComparison:
+    """Return a function of `text`, which is imported on first use."""
+
+    def compare(name: str, left: Source, right: Source, options: CompareOptions) -> Difference:
+        text = importlib.import_module(f"{__name__}.text")
+        difference: Difference = getattr(text, function)(name, left, right, options)
+        return difference
+
+    return compare
 
 
 def _not_read(instead: str) -> Reader:
@@ -108,6 +120,7 @@ def _as_bytes(source: Source, limits: Limits) -> Iterator[Part]:
 
 
 FORMATS: tuple[Format, ...] = (
+    Format("equinox", _begins(rb"\x93NUMPY|\{", r"\.eqx\Z"), _reader("npy", "sequence"), is_model=True),
     Format("npy", _begins(rb"\x93NUMPY"), _reader("npy")),
     Format("npz", _either(_begins(ZIP, r"\.npz\Z"), _first_member(rb".*\.npy")), _reader("npy", "archive")),
     Format(
@@ -179,6 +192,14 @@ FORMATS: tuple[Format, ...] = (
         _by_library("HDF5", "h5py", "hdf5"),
         is_model=True,
     ),
+    Format("matlab", _begins(b"", r"\.mat\Z"), _by_library("MATLAB", "scipy", "value", "matlab")),
+    Format("netcdf", _begins(rb"CDF[\1\2]"), _by_library("NetCDF", "scipy", "value", "netcdf")),
+    Format(
+        "image",
+        _begins(rb"\x89PNG\r\n\x1a\n|II\x2a\0|MM\0\x2a"),
+        _by_library("the picture", "PIL", "value", "image", "pillow"),
+    ),
+    Format("workbook", _begins(ZIP, r"\.xlsx\Z"), _by_library("the workbook", "openpyxl", "value", "workbook")),
     Format("sqlite", _begins(rb"SQLite format 3\0"), _by_library("SQLite", "sqlite3", "sqlite")),
     Format("arrow", _begins(rb"PAR1|ARROW1"), _by_library("Arrow", "pyarrow", "arrow")),
     Format(
@@ -199,12 +220,26 @@ FORMATS: tuple[Format, ...] = (
     Format("orbax commit", _text(b"Checkpoint commit was successful to "), _reader("orbax", "commit")),
     Format("catboost log", _text(name=r"catboost_training\.json\Z"), _reader("catboost", "log")),
     Format("catboost times", _text(rb"iter\tPassed\tRemaining\n", r"time_left\.tsv\Z"), _reader("catboost", "times")),
-    Format("json lines", _text(name=r"\.(?:jsonl|ndjson)\Z"), _as_bytes, pairwise="compare_json_lines"),
+    Format("json lines", _text(name=r"\.(?:jsonl|ndjson)\Z"), _as_bytes, _line_comparison("compare_json_lines")),
     Format("notebook", _text(rb"\s*\{", r"\.ipynb\Z"), _reader("json", "notebook"), root="value"),
     Format("json", _text(name=r"\.json\Z"), _reader("json"), root="value"),
-    Format("json text", _text(rb'\{\s*"'), _as_bytes, pairwise="compare_json_text"),
-    Format("csv", _text(name=r"\.[ct]sv\Z"), _as_bytes, pairwise="compare_tables"),
-    Format("text", _text(), _as_bytes, pairwise="compare"),
+    Format(
+        "json text",
+        _text(rb'\{\s*"'),
+        _reader("json", "read_text"),
+        _line_comparison("compare"),
+        is_read_for_judge=True,
+    ),
+    Format(
+        "yaml",
+        _text(name=r"\.ya?ml\Z"),
+        _by_library("YAML", "yaml", "value", "yaml", "pyyaml"),
+        _line_comparison("compare"),
+        is_read_alone=True,
+        root="value",
+    ),
+    Format("csv", _text(name=r"\.[ct]sv\Z"), _as_bytes, _line_comparison("compare_tables")),
+    Format("text", _text(), _as_bytes, _line_comparison("compare")),
 )
 
 

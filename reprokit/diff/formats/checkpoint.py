@@ -19,8 +19,7 @@ from reprokit.diff.formats.messages import is_numeric
 from reprokit.diff.formats.protobuf import BYTES, FIXED32, VARINT, WireReader, signed
 from reprokit.diff.formats.sstable import crc32c, decoded, unmasked
 from reprokit.diff.formats.tensorflow_messages import NAMES, TYPES
-from reprokit.diff.formats.text import lines
-from reprokit.diff.sources import BytesSource, ChecksummedSource, blocks, piece, read_exactly
+from reprokit.diff.sources import BytesSource, ChecksummedSource, blocks, lines, piece, read_exactly
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 ENDING = ".index"

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,9 +73,9 @@ def values(name: str, value: Any, nesting: int) -> Iterator[Part]:
             yield from values(f"{path}{index}", inner, nesting - 1)
 
 
-def embedded(parts: Iterable[Part]) -> Iterator[Part]:
-    """Yield the parts of a document; of pickles in base64, as Stable-Baselines3 writes them, what they hold."""
-    for part in parts:
+def read_text(source: Source, limits: Limits) -> Iterator[Part]:
+    """Yield the values of a text that looks like JSON; a pickle in base64, as Stable-Baselines3 has them, as a file."""
+    for part in read(source, limits):
         pickle = _pickle(part.text) if isinstance(part, Value) else None
         yield part if pickle is None else NestedFile(f"{part.name}/pickle", BytesSource(pickle))
 

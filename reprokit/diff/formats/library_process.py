@@ -47,16 +47,19 @@ class ParsingLibrary:
     package: str  # the name to import and install, such as "h5py"
     module: str
     function: str = "read"  # of that module
+    distribution: str = ""  # the name to install, if that is another
 
     @property
-    def is_installed(self) -> bool:
-        """Return whether the library can be used."""
-        return importlib.util.find_spec(self.package) is not None
+    def missing(self) -> str:
+        """Return the name of a package that is not installed, the library's or NumPy; nothing if it can be used."""
+        wanted = (self.package,) if self.package in sys.stdlib_module_names else (self.package, "numpy")
+        return next((package for package in wanted if importlib.util.find_spec(package) is None), "")
 
     def read(self, source: Source, limits: Limits, directory: str = "/") -> Iterator[Part]:
         """Yield the parts of a file; `directory` is the working directory of the process."""
-        if not self.is_installed:
-            raise ArtifactDamaged(f"{self.package} is not installed: pip install {self.package}")
+        if missing := self.missing:
+            wanted = (self.distribution or missing) if missing == self.package else missing
+            raise ArtifactDamaged(f"{missing} is not installed: pip install {wanted}")
         with tempfile.TemporaryFile() as copy, tempfile.TemporaryFile() as errors:
             file = source if isinstance(source, FileSource) else _copy_to_file(source, copy)
             most = max(0, limits.unpacked - limits.spent.unpacked)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 from reprokit.core import dtypes
@@ -28,14 +28,38 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
     yield from array("array", source)
 
 
+def sequence(source: Source, limits: Limits) -> Iterator[Part]:
+    """Yield the leaves of an equinox file: arrays one behind the other, perhaps behind a line of JSON."""
+    at = 0
+    if read_exactly(source, 0, 1) == b"{":
+        line = read_exactly(source, 0, min(limits.text, source.size))
+        at = line.find(b"\n") + 1
+        if not at:
+            raise ArtifactDamaged("its first line has no end")
+        yield NestedFile("hyperparameters.json", piece(source, 0, at))
+    for number in range(limits.parts):
+        if at == source.size:
+            return
+        rest = piece(source, at, source.size - at)
+        at += yield from _one(f"leaf {number}", rest)
+    raise ArtifactDamaged(f"it has more than {limits.parts} arrays")
+
+
 def array(name: str, source: Source) -> Iterator[Part]:
     """Yield the parts of a .npy file; `name` is the name for the array."""
+    end = yield from _one(name, source)
+    if end < source.size:
+        yield Blob(f"{name}/bytes behind the array", piece(source, end, source.size - end))
+
+
+def _one(name: str, source: Source) -> Generator[Part, None, int]:
+    """Yield the parts of one array, and return where it ends."""
     header, start = _header(source)
     descr, shape, is_fortran = header["descr"], header["shape"], header["fortran_order"]
     if descr == "|O":  # a pickle, compared like other pickles
         yield Value(f"{name}/shape", str(list(shape)))
         yield NestedFile(f"{name}/objects", piece(source, start, source.size - start))
-        return
+        return source.size
     dtype, big_endian, unit = _type(descr)
     if unit:
         yield Value(f"{name}/type", unit)
@@ -46,8 +70,8 @@ def array(name: str, source: Source) -> Iterator[Part]:
     yield Noise(f"{name}/memory order", "Fortran" if is_fortran else "C")
     yield Noise(f"{name}/byte order", "big-endian" if big_endian else "little-endian")
     yield TensorPart(name, dtype, shape, source, start, strides, big_endian)
-    if start + size < source.size:
-        yield Blob(f"{name}/bytes behind the array", piece(source, start + size, source.size - start - size))
+    end: int = start + size
+    return end
 
 
 def _header(source: Source) -> tuple[dict[str, Any], int]:

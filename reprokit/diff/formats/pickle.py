@@ -7,11 +7,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from reprokit.diff.elements import Limits, Part, Source
-from reprokit.diff.formats import PICKLE, gensim
-from reprokit.diff.formats.pickle_nodes import Creation, GlobalName, JoblibArray, PickledDict, PickledObject, exact
+from reprokit.core.difference import BookkeepingKind
+from reprokit.diff.elements import Limits, Noise, Part, Source, Value
+from reprokit.diff.formats import PICKLE
+from reprokit.diff.formats.pickle_nodes import (
+    Creation,
+    GlobalName,
+    Item,
+    JoblibArray,
+    PickledDict,
+    PickledObject,
+    exact,
+)
 from reprokit.diff.formats.pickle_numpy import ArrayElements, array_parts, recognize_numpy, shape_of, type_of
 from reprokit.diff.formats.pickle_unpickler import InertUnpickler
 from reprokit.diff.formats.pickle_walk import ROOT, NodeParts, PickleWalk
@@ -20,6 +29,10 @@ from reprokit.diff.sources import ForwardReader, piece
 MOST = 10_000  # pickles in one file
 WRAPPER = "joblib.numpy_pickle.NumpyArrayWrapper"
 ATTRIBUTES = {"subclass", "shape", "order", "dtype", "allow_mmap", "numpy_array_alignment_bytes"}
+MODELS = "gensim.models."  # its classes
+SECONDS = re.compile(r"/total_train_time\Z"), re.compile(r"[0-9.e+-]+")
+DATE = re.compile(r"/lifecycle_events/[0-9]+/datetime\Z"), re.compile(r"'[0-9T:.+-]+'")
+MESSAGE = re.compile(r"/lifecycle_events/[0-9]+/msg\Z"), re.compile(r"('.*?) (took [0-9.]+s, [0-9.]+ [\w ]+/s)'")
 
 
 def after_build(item: PickledObject, unpickler: InertUnpickler) -> PickledObject | JoblibArray:
@@ -62,10 +75,40 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
     for number in range(1, MOST + 1):
         unpickler = InertUnpickler(stream, limits, after_build=after_build)
         root = unpickler.load()
-        parts = walk.pickle(unpickler, root, f"({number})" if number > 1 else "")
-        yield from gensim.without_timings(parts) if gensim.is_model(root) else parts
+        parts = unpickler.parts(walk, root, f"({number})" if number > 1 else "")
+        yield from without_timings(parts) if is_model(root) else parts
         at = stream.at
         if not re.match(PICKLE, source.read(at, 4), re.DOTALL):
             break
     if at < source.size:
         yield walk.blob("(after the end)", piece(source, at, source.size - at))
+
+
+def is_model(item: Item) -> bool:
+    """Return whether a pickle's object is a model of gensim."""
+    function = item.function if isinstance(item, PickledObject) else None
+    return isinstance(function, GlobalName) and str(function).startswith(MODELS)
+
+
+def without_timings(parts: Iterable[Part]) -> Iterator[Part]:
+    """Yield the parts of a model, whose timings are bookkeeping."""
+    for part in parts:
+        yield from _split(part) if isinstance(part, Value) else (part,)
+
+
+def _split(part: Value) -> Iterator[Part]:
+    """Yield a value of a model, or what of it is a timing."""
+    message = MESSAGE[1].fullmatch(part.text) if MESSAGE[0].search(part.name) else None
+    if message is not None:
+        yield Value(part.name, f"{message[1]}'")
+        yield Noise(f"{part.name} (speed)", message[2], BookkeepingKind.RATE)
+    elif _is(part, *SECONDS):
+        yield Noise(part.name, part.text, BookkeepingKind.DURATION)
+    elif _is(part, *DATE):
+        yield Noise(part.name, part.text, BookkeepingKind.DATE)
+    else:
+        yield part
+
+
+def _is(part: Value, name: re.Pattern[str], text: re.Pattern[str]) -> bool:
+    return name.search(part.name) is not None and text.fullmatch(part.text) is not None

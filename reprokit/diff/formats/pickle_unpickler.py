@@ -10,12 +10,12 @@ import _compat_pickle
 import itertools
 import pickle
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeAlias
 
 from reprokit.core.errors import ArtifactDamaged
 from reprokit.diff.decompression import AS_TEXT, UnpackedSource
-from reprokit.diff.elements import Limits
+from reprokit.diff.elements import Limits, Part
 from reprokit.diff.formats.pickle_nodes import (
     ATOM,
     Creation,
@@ -30,7 +30,8 @@ from reprokit.diff.formats.pickle_nodes import (
     calls_in_order,
 )
 from reprokit.diff.formats.pickle_numpy import NUMPY_DTYPE, array_type, cost_of
-from reprokit.diff.sources import BytesSource, ForwardReader
+from reprokit.diff.formats.pickle_walk import PickleWalk, root_name, under
+from reprokit.diff.sources import BytesSource, ForwardReader, piece
 
 OPCODES_PER_PART = 8  # largest number of executed opcodes for each part that Limits allows
 LONGEST_NAME = 4000  # also of decimal numbers, which take quadratic time
@@ -83,6 +84,18 @@ class InertUnpickler(PYTHON_UNPICKLER):  # type: ignore[misc]
         self.lost = len(self.calls) - len(numbers)
         self.changed_after_call |= any(number > next_number for number, next_number in itertools.pairwise(numbers))
         return root
+
+    def parts(self, walk: PickleWalk, root: Item, path: str = "") -> Iterator[Part]:
+        """Yield the parts of what was loaded; also all of its opcodes if the parts do not cover all of its effects."""
+        yield from walk.tree(under(path, root_name(root)), root)
+        if self.lost or self.changed_after_call:
+            discarded = f"{self.lost} results of calls are thrown away"
+            reason = discarded if self.lost else "objects change after calls that know them"
+            yield walk.value(under(path, "(opcodes)"), reason)
+            opcodes = piece(self.stream.source, self.start, self.stop - self.start)
+            yield walk.blob(under(path, "(all opcodes)"), opcodes)
+        frames = f", {self.frames} frames" if self.frames else ""
+        yield walk.noise(under(path, "(protocol)"), f"{self.proto}{frames}")
 
     def _execute(self) -> Any:
         self.read, self.readline = self.stream.read, self.stream.readline

@@ -11,7 +11,7 @@ import itertools
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from reprokit.core.errors import ArtifactDamaged
 from reprokit.diff.elements import Blob, Limits, Noise, Part, Source, TensorPart, Value
@@ -28,7 +28,7 @@ from reprokit.diff.formats.pickle_nodes import (
     PickledSet,
     exact,
 )
-from reprokit.diff.sources import BytesSource, piece, read_whole
+from reprokit.diff.sources import BytesSource, read_whole
 
 ROOT = "(root)"
 ORDERED = "collections.OrderedDict"
@@ -37,9 +37,6 @@ LONGEST_ORDER = 2000  # characters of keys that are listed individually
 NUMBERS = 32  # a longer list of numbers of one type is a tensor
 SHORT_STRING = 256  # characters or bytes of the longest string shown as a value
 MOST_REPEATS = 4  # how many times the size of a file its tensors may add up to
-
-if TYPE_CHECKING:
-    from reprokit.diff.formats.pickle_unpickler import InertUnpickler
 
 Step: TypeAlias = "tuple[str, Item]"
 NodeParts: TypeAlias = "tuple[Iterable[Part], Iterable[Step]]"
@@ -58,18 +55,6 @@ class PickleWalk:
         self.nodes: dict[str, int] = {}
         self.seen: dict[int, str] = {}
         self.keep: list[object] = []  # keeps the nodes in `seen` alive, so that their ids stay unique
-
-    def pickle(self, loaded: InertUnpickler, root: Item, path: str = "") -> Iterator[Part]:
-        """Yield the parts of a pickle; also all of its opcodes if the parts do not cover all of its effects."""
-        yield from self.tree(under(path, root_name(root)), root)
-        if loaded.lost or loaded.changed_after_call:
-            discarded = f"{loaded.lost} results of calls are thrown away"
-            reason = discarded if loaded.lost else "objects change after calls that know them"
-            yield self.value(under(path, "(opcodes)"), reason)
-            opcodes = piece(loaded.stream.source, loaded.start, loaded.stop - loaded.start)
-            yield self.blob(under(path, "(all opcodes)"), opcodes)
-        frames = f", {loaded.frames} frames" if loaded.frames else ""
-        yield Noise(self.named(under(path, "(protocol)")), f"{loaded.proto}{frames}")
 
     def tree(self, path: str, root: Item) -> Iterator[Part]:
         """Yield the parts of a node and of all its descendants."""

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import csv
-import io
+import re
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import zip_longest
+from difflib import SequenceMatcher
+from functools import cached_property
+from itertools import chain, islice, zip_longest
 from typing import TypeAlias
 
 from reprokit.core.difference import BookkeepingKind, Difference, Verdict, group, missing, more_bookkeeping
 from reprokit.core.errors import ArtifactDamaged
 from reprokit.core.tolerance import Tolerance
-from reprokit.diff.compare import CompareOptions, compare_parts, judged_value
-from reprokit.diff.descriptions import first_difference, value_difference
-from reprokit.diff.elements import Part, Source, TensorPart, Value
+from reprokit.diff.descriptions import first_difference, judged_value, value_difference
+from reprokit.diff.elements import CompareOptions, DeclaredParts, Part, Source, TensorPart, Value
 from reprokit.diff.formats import json
-from reprokit.diff.formats.line_alignment import LineAlignment
-from reprokit.diff.formats.line_keys import LineKeys
-from reprokit.diff.ignored_parts import DeclaredParts, IgnoredParts
-from reprokit.diff.sources import BLOCK, SourceStream
+from reprokit.diff.ignored_parts import IgnoredParts
+from reprokit.diff.sources import lines
 
 NESTING = 100  # levels of the JSON in a line
 NAMED = 20  # lines that are listed individually
@@ -32,6 +31,14 @@ UNNAMED = "not named one by one"
 LONGEST_ROW = 1 << 20  # characters
 DELIMITERS = ",;\t|"
 LineComparison: TypeAlias = "Callable[[str, str | None, str | None], Difference | None]"
+_YAML = re.compile(
+    r"""(?P<indent>[ ]*(?:-[ ]+)*)(?:(?P<key>[^\s#'"{}\[\],&*!|>%@`-][^:#]{0,400}?|"[^"]*"|'[^']*')\s*:(?=\s|$))?"""
+)
+_SECTION = re.compile(r"\s*\[{1,2}([^\[\]]{1,400})\]{1,2}\s*(?:[#;].*)?$")
+_ASSIGNED = re.compile(r"""\s*([\w.'"-]{1,400})\s*[=:]""")
+MOST = 2000  # lines of either text after the first difference; longer texts are compared line by line
+Numbers = tuple[int, int]  # line numbers in both texts, from 1; 0: missing
+Lines = tuple[str | None, str | None]
 
 
 def compare(name: str, left: Source, right: Source, options: CompareOptions) -> Difference:
@@ -56,17 +63,6 @@ def _line_comparison(options: CompareOptions) -> LineComparison:
         return replace(difference, detail=f"{difference.detail}; {judge.advice}") if judge.advice else difference
 
     return compare_line
-
-
-def compare_json_text(name: str, left: Source, right: Source, options: CompareOptions) -> Difference:
-    """Compare two texts that look like JSON value by value where bookkeeping is asked for, else line by line."""
-    if options.judge is None:
-        return compare(name, left, right, options)
-    try:
-        left_parts, right_parts = (list(json.embedded(json.read(side, options.limits))) for side in (left, right))
-    except ArtifactDamaged:
-        return compare(name, left, right, options)
-    return compare_parts(name, left_parts, right_parts, options)
 
 
 def compare_json_lines(name: str, left: Source, right: Source, options: CompareOptions) -> Difference:
@@ -215,15 +211,6 @@ def _place_of(name: str, numbers: tuple[int, int]) -> str:
     return f"{name}: line {left or right}" + (f" ({right} on the right)" if left and right and left != right else "")
 
 
-def lines(source: Source, longest: int) -> Iterator[str]:
-    """Yield the lines of a text, line ends included."""
-    file = io.BufferedReader(SourceStream(source), BLOCK)
-    while line := file.readline(longest + 1):
-        if len(line) > longest:
-            raise ArtifactDamaged(f"a line has more than {longest} bytes")
-        yield line.decode("utf-8", "surrogateescape")
-
-
 def _line(name: str, left: str | None, right: str | None) -> Difference | None:
     if left is None or right is None:
         return missing(name, left or "", right or "", f"only the {'left' if left is not None else 'right'} text has it")
@@ -336,3 +323,125 @@ def _rows(source: Source, delimiter: str, longest: int) -> Iterator[list[str]]:
             yield cells
     except (csv.Error, struct.error) as error:
         raise ArtifactDamaged(f"it is no table ({error})") from None
+
+
+class LineKeys:
+    """The paths of the lines of two texts, which are read again when the first path is asked for."""
+
+    def __init__(self, name: str, left: Source, right: Source, longest: int) -> None:
+        self._name, self._sides, self._longest = name, (left, right), longest
+        self._keys_of = next((keys for endings, keys in _READERS if name.lower().endswith(endings)), None)
+
+    def path(self, left: int, right: int) -> str:
+        """Return the path of a pair of lines by their numbers from 1, of which one may be 0: the name, then keys."""
+        if self._keys_of is None:
+            return self._name
+        keys = (self._paths[0][left - 1] if left else "", self._paths[1][right - 1] if right else "")
+        return keys[0] if keys[0] == keys[1] or not right else keys[1] if not left else self._name
+
+    @cached_property
+    def _paths(self) -> tuple[list[str], list[str]]:
+        assert self._keys_of is not None
+        left, right = (
+            ["/".join((self._name, *keys)) for keys in self._keys_of(lines(side, self._longest))]
+            for side in self._sides
+        )
+        return left, right
+
+
+def of_yaml(lines: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    """Yield the keys above each line and its own; items of lists have the keys of their list."""
+    above: list[tuple[int, str]] = []
+    for line in lines:
+        if _is_comment(line):
+            yield ()
+            continue
+        match = _YAML.match(line)
+        assert match is not None
+        dashes = len(match["indent"]) - len(match["indent"].lstrip(" "))
+        indent = len(match["indent"]) if match["key"] else dashes
+        is_item = "-" in match["indent"]
+        # A list may stand as far left as its key.
+        above = [(at, key) for at, key in above if at < dashes or (is_item and at == dashes)]
+        if match["key"]:
+            above = [*(pair for pair in above if pair[0] < indent or is_item), (indent, match["key"].strip("'\""))]
+        yield tuple(key for _, key in above)
+
+
+def _is_comment(line: str) -> bool:
+    return line.lstrip()[:1] in ("", "#", ";")
+
+
+def of_sections(lines: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    """Yield section and key of each line; a line that goes on has those of the line before."""
+    section: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
+    for line in lines:
+        if _is_comment(line):
+            yield ()
+            continue
+        if match := _SECTION.match(line):
+            section, key = tuple(match[1].strip().split(".")), ()
+        elif match := _ASSIGNED.match(line):
+            key = tuple(match[1].strip("'\"").split("."))
+        yield (*section, *key)
+
+
+_READERS: tuple[tuple[tuple[str, ...], Callable[[Iterable[str]], Iterator[tuple[str, ...]]]], ...] = (
+    ((".yaml", ".yml"), of_yaml),
+    ((".toml", ".ini", ".cfg", ".conf", ".properties", ".env"), of_sections),
+)
+
+
+class LineAlignment:
+    """The alignment of two texts, which are read once from front to back."""
+
+    def __init__(self, left: Iterator[str], right: Iterator[str]):
+        self._left, self._right = left, right
+        self.counts = [0, 0]  # lines read so far
+        self.is_whole = True  # False: compared line by line after the first difference
+
+    def pairs(self) -> Iterator[tuple[Numbers, Lines]]:
+        """Yield the lines that differ or have no partner."""
+        first = self._first_difference()
+        if first is None:
+            return
+        rest = [[*islice(chain([line], side), MOST)] if line is not None else [] for line, side in self._sides(first)]
+        if any(len(lines) == MOST for lines in rest):
+            self.is_whole = False
+            yield from self._place_by_place(
+                *(chain(lines, side) for lines, (_, side) in zip(rest, self._sides(first), strict=True))
+            )
+        else:
+            yield from self._matched(*rest)
+
+    def _sides(self, first: Lines) -> tuple[tuple[str | None, Iterator[str]], tuple[str | None, Iterator[str]]]:
+        return (first[0], self._left), (first[1], self._right)
+
+    def _first_difference(self) -> Lines | None:
+        """Return the first pair of lines that differ."""
+        for left_line, right_line in zip_longest(self._left, self._right):
+            if left_line != right_line:
+                return left_line, right_line
+            self.counts = [count + 1 for count in self.counts]
+        return None
+
+    def _place_by_place(self, left: Iterator[str], right: Iterator[str]) -> Iterator[tuple[Numbers, Lines]]:
+        for pair in zip_longest(left, right):
+            self.counts = [count + (line is not None) for count, line in zip(self.counts, pair, strict=True)]
+            if pair[0] != pair[1]:
+                yield self._numbers(pair, *self.counts), pair
+
+    def _numbers(self, pair: Lines, left: int, right: int) -> Numbers:
+        return (0 if pair[0] is None else left), (0 if pair[1] is None else right)
+
+    def _matched(self, left: list[str], right: list[str]) -> Iterator[tuple[Numbers, Lines]]:
+        before = self.counts
+        self.counts = [before[0] + len(left), before[1] + len(right)]
+        for kind, start, stop, other_start, other_stop in SequenceMatcher(
+            None, left, right, autojunk=False
+        ).get_opcodes():
+            if kind == "equal":
+                continue
+            for at, pair in enumerate(zip_longest(left[start:stop], right[other_start:other_stop]), 1):
+                yield self._numbers(pair, before[0] + start + at, before[1] + other_start + at), pair

@@ -14,6 +14,7 @@ import msgspec
 from reprokit.core.errors import PolicyNotMet, Refused, refused_as
 from reprokit.evidence.attest.envelope import Signed, Subject
 from reprokit.evidence.attest.predicate import Rerun, moment
+from reprokit.evidence.attest.source import source_line
 from reprokit.run_files import rundir
 
 AHEAD = timedelta(minutes=5)  # tolerated advance of the signer's clock
@@ -27,6 +28,8 @@ class Policy(msgspec.Struct, frozen=True):
     command: tuple[str, ...] | None = None
     max_age: timedelta | None = None
     executed: bool = False  # whether the signing process must have executed the runs
+    commit: str | None = None  # hexadecimal digits with which that of both runs begins
+    required: tuple[str, ...] = ()  # categories of which something must have been compared
     allow_ignored: bool = False  # whether `identical` may leave out differences that the signer declared
 
     def require(self, signed: Signed) -> None:
@@ -44,7 +47,27 @@ class Policy(msgspec.Struct, frozen=True):
         for run in rerun.runs if self.command is not None else ():
             if run.command != self.command:
                 raise PolicyNotMet(f"a run of the statement executed another command: {shlex.join(run.command)}")
+        self._require_commit(rerun)
+        self._require_compared(rerun)
         self._require_age(rerun)
+
+    def _require_commit(self, rerun: Rerun) -> None:
+        """Check that all code, and what else of the checkout git knows, had the bytes of the commit as it was used."""
+        if self.commit is None:
+            return
+        for source in (run.source for run in rerun.runs):
+            if not source.commit.startswith(self.commit):
+                raise PolicyNotMet(f"a run of the statement was executed at commit {source.commit or 'unknown'}")
+            if source.changed_files or source.outside_files or source.not_compared or not source.same_files:
+                line = source_line(source)
+                raise PolicyNotMet(f"a run of the statement did not use that commit's files alone: {line}")
+
+    def _require_compared(self, rerun: Rerun) -> None:
+        """Check that each required category was recorded and compared; whether it is the same is the verdict's."""
+        for category in self.required:
+            verdicts = {one.verdict for one in rerun.compared if one.name.startswith(f"{category}: ")}
+            if not verdicts - {"information", "not-recorded", "missing"}:  # missing: one run alone has it
+                raise PolicyNotMet(f"nothing of {category} was compared, which --require asks for")
 
     def _require_age(self, rerun: Rerun) -> None:
         """Check the age of both statement and re-run: a new statement may be about an old run."""
@@ -88,6 +111,20 @@ def check(signed: Signed, artifacts: Sequence[Path], *, partial: bool) -> Checke
         advice = "give the artifacts too, or accept that with --partial"
         raise Refused(f"{len(unchecked)} of {len(names)} artifacts were not checked, first {unchecked[0]}; {advice}")
     return CheckedArtifacts(tuple(name for name in names if name in checked), unchecked)
+
+
+def check_materials(signed: Signed, files: Sequence[Path]) -> tuple[str, ...]:
+    """Return the names of the materials whose bytes the files have; raises Refused for a file that is none."""
+    names = {material.digest.sha256: material.name for material in reversed(signed.rerun.materials)}
+    checked = []
+    for file in files:
+        digest = _sha256(file)
+        if digest not in names:
+            same = next((name for name in names.values() if name.rpartition("/")[2] == file.name), "")
+            wrong = f"its digest is another than that of {same}" if same else "no material has its bytes"
+            raise Refused(f"{file} is not what the statement says was used: {wrong}")
+        checked.append(names[digest])
+    return tuple(checked)
 
 
 class Subjects:

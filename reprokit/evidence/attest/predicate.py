@@ -41,11 +41,12 @@ class Verifier(_Part, frozen=True):
     version: str
 
 
-class PredicateSource(_Part, frozen=True):
+class PredicateSource(_Part, frozen=True, kw_only=True, omit_defaults=True):
     """The git checkout in which a run was executed."""
 
     state: Literal["clean", "changed", "unknown"]
     commit: str
+    repository: str = ""  # where the checkout comes from, without credentials; left out where git knows none
     changes: DigestSet  # digest over the diff against the commit and the digests of other files
     changed_files: Texts  # that were used, with other bytes than in the commit
     outside_files: Texts  # of code that was used, and that the commit lacks
@@ -110,6 +111,14 @@ class EnvironmentDifference(_Part, frozen=True):
     can_change_results: bool
 
 
+class PackageVersion(_Part, frozen=True):
+    """A package of the first run's environment; where the second has another, that is an environment difference."""
+
+    name: str
+    version: str
+    imported: bool  # by the training
+
+
 class Material(_Part, frozen=True):
     """Code, data or a run record, by its digest."""
 
@@ -137,6 +146,8 @@ class Rerun(_Part, frozen=True, kw_only=True, omit_defaults=True):
     excluded: Texts
     ignored: tuple[Ignored, ...] = ()  # left out where nothing was declared
     patches: Texts
+    seeds: Texts = ()  # seeding calls of the first run with their arguments; left out where none was seen
+    packages: tuple[PackageVersion, ...] = ()  # left out where none is known
     materials: tuple[Material, ...]
     limits: Texts
 

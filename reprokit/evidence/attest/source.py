@@ -10,8 +10,9 @@ from typing import Any, Protocol
 from reprokit.core.printable import listed
 from reprokit.core.untrusted_json import object_in
 from reprokit.evidence.report.facts import SourceState, Stated
-from reprokit.model.source import PROBLEMS, UsedFiles, used_files
+from reprokit.model.environment import PROBLEMS, UsedFiles, used_files
 
+LONGEST = 2000  # characters of an address
 NAMED = 3  # files in a sentence
 _BEYOND = ("changes", "untracked", "more_untracked")  # keys of environment.json: what the commit does not say
 
@@ -21,6 +22,8 @@ class StatedSource(Protocol):
 
     @property
     def commit(self) -> str: ...
+    @property
+    def repository(self) -> str: ...
     @property
     def changed_files(self) -> tuple[str, ...]: ...
     @property
@@ -45,6 +48,7 @@ def source_of(environment: dict[str, Any]) -> SourceState:
     return SourceState(
         state="changed" if beyond else "clean" if is_known else "unknown",
         commit=str(git.get("commit") or ""),
+        repository=str(git.get("repository") or "")[:LONGEST],
         changes=f"sha256:{hashlib.sha256(text.encode()).hexdigest()}" if beyond else "",
         changed_files=tuple(files.changed),
         outside_files=tuple(files.outside),
@@ -55,7 +59,8 @@ def source_of(environment: dict[str, Any]) -> SourceState:
 
 def source_line(source: StatedSource) -> str:
     """Return the source of a run in one line."""
-    state = f"{source.state}, commit {source.commit or 'unknown'}"
+    of = f" of {source.repository}" if source.repository else ""
+    state = f"{source.state}, commit {source.commit or 'unknown'}{of}"
     return "; ".join((state, *(_sentences(source) if source.commit else ())))
 
 
@@ -70,6 +75,8 @@ def stated_source(environment: dict[str, Any]) -> Iterator[Stated]:
         yield Stated("git commit", PROBLEMS.get(str(git.get("problem")), "unknown"))
         return
     yield Stated("git commit", commit)
+    if address := source_of(environment).repository:
+        yield Stated("git repository", address)
     yield Stated("git changes", _changes(git))
     if sentences := list(_sentences(source_of(environment))):
         yield Stated("git files that were used", "; ".join(sentences))

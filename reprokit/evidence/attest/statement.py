@@ -138,6 +138,8 @@ def _rerun(facts: AuditFacts, notes: tuple[str, ...]) -> Rerun:
         excluded=facts.excluded,
         ignored=tuple(_taken(predicate.Ignored, rule) for rule in facts.ignored),
         patches=tuple(f"{patch.name} {patch.state}" for patch in facts.patches),
+        seeds=facts.trained.seeds,
+        packages=tuple(_taken(predicate.PackageVersion, package) for package in facts.packages),
         materials=tuple(_materials(facts)),
         limits=facts.limits,
     )

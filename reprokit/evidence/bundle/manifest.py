@@ -24,11 +24,12 @@ JSON = (rundir.RUN, rundir.ENVIRONMENT, rundir.OUTPUTS, *WHOLE)
 
 # Needed only while the run goes on, or summarized by packed files: pending in metrics.jsonl, profile in findings.json,
 # signals and killed in run.json, objects and pipes in environment.json, what single processes read in read.paths. Also
-# tensors, which are large and may reveal the data: a replay of a bundle with entropy can save them again; and files of
-# the user that were there before the run.
+# tensors and keyframes, which are large and may reveal the data: a replay of a bundle with entropy can save them again;
+# and files of the user that were there before the run.
 NEVER = (
     rundir.AGENT_PLAN,
     rundir.SHIM_PLAN,
+    rundir.OPTIONS,
     rundir.SEEDS,
     rundir.OBJECTS,
     rundir.PIPES,
@@ -46,6 +47,7 @@ NEVER = (
     rundir.PROFILE,
     rundir.ANSWERS,
     rundir.TENSORS,
+    rundir.KEYFRAMES,
 )
 
 MAX_FILES = 100_000
@@ -61,6 +63,7 @@ _ALLOWED = re.compile(
             *(re.escape(name) for name in (*JSON, rundir.METRICS, *TEXTS, FRESH, rundir.VARIABLE_KEY)),
             *(f"{re.escape(directory)}/{_NAME}" for directory in DIRECTORIES),
             _ENTROPY,
+            rf"{rundir.NUMBERS}/[A-Za-z0-9][A-Za-z0-9-]{{0,200}}\.numbers",
             rf"{rundir.CONSOLE}/[A-Za-z0-9][A-Za-z0-9-]{{0,200}}\.console",
             _SNAPSHOT,
         ]

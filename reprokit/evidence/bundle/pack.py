@@ -16,17 +16,18 @@ from pathlib import Path
 from typing import IO, Any
 
 import msgspec
+import zstandard
 
 from reprokit.core import private_keys
 from reprokit.core.bounds import bounded_names
-from reprokit.core.errors import CannotWriteReport, CannotWriteRun, ReprokitError, RunDamaged, needed_for
+from reprokit.core.errors import CannotWriteReport, CannotWriteRun, ReprokitError, RunDamaged
 from reprokit.core.redaction import Secrets
 from reprokit.core.version import VERSION
 from reprokit.evidence.bundle import manifest
 from reprokit.evidence.bundle.manifest import BundleContents, PackedFile
 from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.model.run import Bundled, RunFile
-from reprokit.run_files import console, names, rundir
+from reprokit.run_files import console, names, numbers, rundir
 from reprokit.run_files.rundir import BUNDLED_DIRECTORY, RunDirectory
 from reprokit.run_files.variables import is_kept
 
@@ -54,7 +55,6 @@ def pack(path: Path, output: Path, request: BundleRequest = BundleRequest()) -> 
     run.require_finished()
     if os.path.lexists(output):
         raise CannotWriteReport(f"{output} exists already; choose another name with -o")
-    zstandard_library()  # raise ExtraMissing before copying anything
     try:
         with tempfile.TemporaryDirectory(prefix=".bundle-", dir=output.parent) as scratch:
             staging = Path(scratch)
@@ -91,6 +91,7 @@ def stage(run: RunDirectory, staging: Path, request: BundleRequest) -> BundleCon
         _rewrite(directory / rundir.ENVIRONMENT, normalizer.value(environment))
     if run.has(rundir.METRICS):
         _metrics(run, directory / rundir.METRICS, normalizer)
+    _numbers(run, directory / rundir.NUMBERS, normalizer)
     for name in manifest.TEXTS:
         if text := _text(run, name):
             (directory / name).write_bytes(os.fsencode(normalizer.text(os.fsdecode(text))))
@@ -155,9 +156,11 @@ def _run_file(run: RunDirectory, directory: Path, normalizer: Secrets, bundled: 
     facts.key = facts.key if bundled.entropy else ""
     facts.launcher_pid, facts.launcher_started = 0, 0.0
     facts.metrics = rundir.seal_file(directory / rundir.METRICS)
+    facts.numbers = numbers.seal(directory / rundir.NUMBERS)
     facts.environment = rundir.seal_file(directory / rundir.ENVIRONMENT)
     facts.outputs = rundir.seal_file(directory / rundir.OUTPUTS)
     facts.console = rundir.seal_console(directory) if run.keeps_console else None
+    facts.keyframes = None  # they stay behind
     facts.bundled = bundled
     rundir.write_json(directory / rundir.RUN, facts)
 
@@ -172,6 +175,14 @@ def _metrics(run: RunDirectory, path: Path, normalizer: Secrets) -> None:
     with open(path, "w", encoding="ascii") as file:
         for line in run.metrics():
             file.write(json.dumps(normalizer.value(line), separators=(",", ":")) + "\n")
+
+
+def _numbers(run: RunDirectory, directory: Path, normalizer: Secrets) -> None:
+    """Pack the numbers, of which only the names are replaced."""
+    for process in numbers.read(run):
+        directory.mkdir(exist_ok=True)
+        with open(directory / process.name, "wb") as file:
+            file.writelines(process.rewritten(normalizer.text))
 
 
 def _remove_private_keys(copies: Path) -> None:
@@ -206,11 +217,17 @@ def _entries(run: RunDirectory, name: str) -> list[str]:
 
 
 def _copy(run: RunDirectory, member: str, directory: Path) -> None:
-    """Pack one file unchanged."""
-    (directory / member).parent.mkdir(parents=True, exist_ok=True)
-    with os.fdopen(run.open(member), "rb") as source, open(directory / member, "wb") as target:
-        for block in iter(lambda: source.read(1 << 20), b""):
-            target.write(block)
+    """Pack one file unchanged: by a link to it, or a copy where there can be none."""
+    source, target = f"{run.path}/{member}", f"{directory}/{member}"
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    with suppress(OSError):
+        os.link(source, target, follow_symlinks=False)
+        if stat.S_ISREG(os.lstat(target).st_mode):
+            return
+        os.unlink(target)
+    with os.fdopen(run.open(member), "rb") as file, open(target, "wb") as copy:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            copy.write(block)
 
 
 def _console(run: RunDirectory, directory: Path, normalizer: Secrets) -> None:
@@ -276,7 +293,7 @@ def _packed(directory: Path) -> Iterator[tuple[str, PackedFile]]:
 
 def _archive(staging: Path, listed: BundleContents, output: Path) -> None:
     """Write the compressed tar archive, with the same metadata on all machines."""
-    compressor = zstandard_library().ZstdCompressor(level=LEVEL)
+    compressor = zstandard.ZstdCompressor(level=LEVEL)
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with (
         os.fdopen(descriptor, "wb") as file,
@@ -299,13 +316,6 @@ def _add(archive: tarfile.TarFile, name: str, size: int, content: IO[bytes]) -> 
     member = tarfile.TarInfo(name)
     member.size, member.mode, member.mtime = size, 0o600, 0
     archive.addfile(member, content)
-
-
-def zstandard_library() -> Any:
-    """Return the zstandard package; raises ExtraMissing if it is not installed."""
-    with needed_for("a bundle", "zstandard"):
-        import zstandard
-    return zstandard
 
 
 class Normalizer(Secrets):

@@ -9,15 +9,14 @@ import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
+import zstandard
 
 from reprokit.core import untrusted_json
 from reprokit.core.errors import BadBundle, CannotWriteReport, reason, refused_as
 from reprokit.evidence.bundle import manifest
 from reprokit.evidence.bundle.manifest import BundleContents, PackedFile
-from reprokit.evidence.bundle.pack import zstandard_library
 from reprokit.run_files.rundir import RUN, RunDirectory
 
 WINDOW = 128 << 20  # bytes of memory that the decompressor may use
@@ -70,13 +69,12 @@ class BoundedTarInfo(tarfile.TarInfo):
 
 def unpack(path: Path, output: Path) -> BundleContents:
     """Make a run directory of a bundle; nothing remains of a refused one."""
-    library = zstandard_library()
     if os.path.lexists(output):
         raise CannotWriteReport(f"{output} exists already; choose another directory with -o")
     with refused_as(CannotWriteReport, output, "choose another place with -o"):
         scratch = Path(tempfile.mkdtemp(prefix=".unpack-", dir=output.parent))
     try:
-        listed = _extract(path, scratch, library)
+        listed = _extract(path, scratch)
         if RunDirectory(scratch).run.run_id != listed.run_id:
             raise BadBundle(f"{path}: its list names another run than {RUN}")
         os.rename(scratch, output)
@@ -87,10 +85,10 @@ def unpack(path: Path, output: Path) -> BundleContents:
     return listed
 
 
-def _extract(path: Path, scratch: Path, library: Any) -> BundleContents:
+def _extract(path: Path, scratch: Path) -> BundleContents:
     with refused_as(BadBundle, path):
         file = open(path, "rb")  # noqa: SIM115
-    decompressor = library.ZstdDecompressor(max_window_size=WINDOW)
+    decompressor = zstandard.ZstdDecompressor(max_window_size=WINDOW)
     try:
         with (
             file,
@@ -98,7 +96,7 @@ def _extract(path: Path, scratch: Path, library: Any) -> BundleContents:
             Archive.open(fileobj=stream, mode="r|", tarinfo=BoundedTarInfo) as archive,
         ):
             return _extract_members(path, archive, scratch)
-    except (tarfile.TarError, library.ZstdError, EOFError, ValueError) as error:
+    except (tarfile.TarError, zstandard.ZstdError, EOFError, ValueError) as error:
         raise BadBundle(f"{path} is not a bundle, or was cut or changed: {_short_reason(error)}") from None
 
 

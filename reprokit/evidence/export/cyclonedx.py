@@ -25,13 +25,18 @@ MAX_FILES = 1000  # of outputs: the validator holds each component against all t
 def document(facts: AuditFacts) -> str:
     """Return the bill of materials as JSON text, valid by the strict schema."""
     text = json.dumps(_content(facts), indent=2) + "\n"
-    with needed_for("CycloneDX", "cyclonedx-python-lib[json-validation]"):
-        from cyclonedx.schema import SchemaVersion
-        from cyclonedx.validation.json import JsonStrictValidator
-    problem = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
+    problem = validator().validate_str(text)
     if problem is not None:
         raise ReprokitError(f"the bill of materials is not valid CycloneDX {VERSION}: {problem}"[:400])
     return text
+
+
+def validator() -> Any:
+    """Return what checks bills of materials; ExtraMissing if it is not installed."""
+    with needed_for("CycloneDX", "cyclonedx-python-lib[json-validation]"):
+        from cyclonedx.schema import SchemaVersion
+        from cyclonedx.validation.json import JsonStrictValidator
+    return JsonStrictValidator(SchemaVersion.V1_6)
 
 
 def _content(facts: AuditFacts) -> dict[str, Any]:

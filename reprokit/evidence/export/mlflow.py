@@ -51,7 +51,7 @@ class ExportOutcome:
 
 def export(facts: AuditFacts, paths: Sequence[Path], files: Sequence[Path], target: Target) -> ExportOutcome:
     """Write the facts of one run, or of two compared, into MLflow."""
-    client_class, refused = _library()
+    client_class, refused = mlflow_library()
     runs = [RunDirectory(path) for path in paths]
     opened = [opened_runs(run) for run in runs]
     chosen = target.run or _only(opened[0])
@@ -76,7 +76,8 @@ def export(facts: AuditFacts, paths: Sequence[Path], files: Sequence[Path], targ
     return ExportOutcome(run, store, not chosen, count, replaced)
 
 
-def _library() -> tuple[Any, type[Exception]]:
+def mlflow_library() -> tuple[Any, type[Exception]]:
+    """Return the client of MLflow and its errors; ExtraMissing if it is not installed."""
     with needed_for("exporting to MLflow", "mlflow-skinny"):
         from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient

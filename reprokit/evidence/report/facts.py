@@ -79,6 +79,7 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     state: Literal["clean", "changed", "unknown"] = "unknown"
     commit: str = ""
+    repository: str = ""  # where the checkout comes from, without credentials
     changes: str = ""  # digest of what the commit does not say: the diff, and other files by their digests
     changed_files: tuple[str, ...] = ()  # that were used, with other bytes than in the commit
     outside_files: tuple[str, ...] = ()  # of code that was used, and that the commit lacks
@@ -124,6 +125,7 @@ class MetricCurve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     unit: str  # "step" or "epoch"
     left: tuple[CurvePoint, ...]
     right: tuple[CurvePoint, ...]
+    difference: tuple[CurvePoint, ...] = ()  # second run minus first, where steps are the same and values are not
     values: tuple[int, int]  # how many there were in each run
     not_finite: tuple[int, int]
 
@@ -139,6 +141,16 @@ class EntropyAsker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     withheld: int
 
 
+class EntropyPurpose(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a library asked entropy for, which is inferred from its name and the size of its requests."""
+
+    library: str
+    purpose: str
+    requests: int
+    bytes: int
+    withheld: int  # requests of cryptographic libraries, whose bytes are not kept
+
+
 class Entropy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The randomness of the run: who asked, how much, and how much of it a replay was given again."""
 
@@ -149,6 +161,7 @@ class Entropy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     processes: int
     threads: int
     withheld: int
+    purposes: tuple[EntropyPurpose, ...] = ()  # the most bytes first
     askers: tuple[EntropyAsker, ...]
     askers_left_out: int
     fidelity: dict[str, int] | None  # of the replay, by kind of answer

@@ -28,35 +28,35 @@ def gather(paths: Sequence[Path], execution: Execution | None = None, ignores: I
     `execution` is set only if the calling process itself executed both runs.
     """
     summaries = [summarize(path) for path in paths]
-    comparison, problem = _compared(summaries, ignores)
-    epoch = _source_date() if execution is None else ""
-    runs = ReportedRuns(summaries, comparison, problem, execution, epoch or rundir.utc_now(), bool(epoch))
+    comparison, problem = compared(summaries, ignores)
+    made, is_dated = dated() if execution is None else (rundir.utc_now(), False)
+    runs = ReportedRuns(summaries, comparison, problem, execution, made, is_dated)
     facts = {"reprokit": VERSION, "made": runs.made, "executed_by": "unknown" if execution is None else "signer"}
     for section in SECTIONS:
         facts.update(section(runs))
     return msgspec.convert(Secrets().value(msgspec.to_builtins(facts)), AuditFacts)
 
 
-def _source_date() -> str:
-    """Return the date that SOURCE_DATE_EPOCH gives the report (reproducible-builds.org); empty if there is none."""
+def dated() -> tuple[str, bool]:
+    """Return the date of a report, and whether SOURCE_DATE_EPOCH sets it (reproducible-builds.org)."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     if epoch.isascii() and epoch.isdigit() and len(epoch) < 12:
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(epoch)))
-    return ""
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(epoch))), True
+    return rundir.utc_now(), False
 
 
-def _compared(summaries: Sequence[RunSummary], ignores: Ignores | None) -> tuple[Comparison | None, str]:
+def compared(summaries: Sequence[RunSummary], ignores: Ignores | None) -> tuple[Comparison | None, str]:
     """Return the comparison, or why there is none; a single run is compared with itself to list its parts."""
     for summary in summaries:
         if summary.in_progress:
             return None, f"{summary.directory.path} is still being written"
-    paths = [summary.directory.path for summary in summaries]
+    runs = [summary.directory for summary in summaries]
     try:
-        for path in paths:
-            require_whole(path)
-        comparison = compare(paths[0], paths[-1], ignores=ignores)
+        for run in runs:
+            require_whole(run.path)
+        comparison = compare(runs[0], runs[-1], ignores=ignores)
     except NothingComparable as error:
         return None, str(error)
-    if len(paths) > 1 and comparison.shared is not None:
+    if len(runs) > 1 and comparison.shared is not None:
         return None, f"both directories hold the same run, as {comparison.shared.value} is the same in both"
     return comparison, ""

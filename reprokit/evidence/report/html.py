@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
-from reprokit.core.pages import drawing as drawings
 from reprokit.core.pages import environment as pages
-from reprokit.core.pages.drawing import Axis
 from reprokit.core.printable import printable
-from reprokit.evidence.report.facts import AuditFacts, CurvePoint, MetricCurve
+from reprokit.evidence.report.curve_chart import caption, curve_drawing
+from reprokit.evidence.report.facts import AuditFacts, MetricCurve
 from reprokit.evidence.report.phrases import (
     EXECUTED,
     JUDGMENTS,
@@ -25,19 +24,19 @@ from reprokit.evidence.report.phrases import (
 from reprokit.evidence.report.sections.histograms import description as description_of_histogram
 from reprokit.evidence.report.sections.histograms import histogram_drawing
 
-WIDTH, HEIGHT = 720, 240
-LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 30  # margins
-URGENCY = {"different": 0, "missing": 0, "tolerated": 1, "ignored": 1}
+FILTERS = {"differs": "only what differs", "same": "only what is the same", "other": "only what was not compared"}
+SAME = ("identical", "bookkeeping")
+URGENCY = {"different": 0, "missing": 0, "failed": 0, "tolerated": 1, "ignored": 1}
 
 
 def page(facts: AuditFacts, signed: Sequence[tuple[str, str]] = ()) -> str:
     """Return the content of the file; `signed` is the name of the signed statement next to it."""
-    templates = pages.environment("reprokit.evidence.report", "or --format markdown")
-    templates.filters["urgent"] = _urgent
+    templates = pages.environment("reprokit.evidence.report")
+    templates.filters |= {"urgent": _urgent, "came": came, "left_out": _left_out}
     template = templates.get_template("report.html.jinja")
     shown = pages.all_printable(msgspec.to_builtins(facts))
     drawn = [
-        {"svg": pages.unescaped(curve_drawing(curve, n)), "caption": _caption(curve)}
+        {"svg": pages.unescaped(curve_drawing(curve, n)), "caption": caption(curve), "came": _course(curve)}
         for n, curve in enumerate(facts.curves)
     ]
     spread = [
@@ -49,6 +48,7 @@ def page(facts: AuditFacts, signed: Sequence[tuple[str, str]] = ()) -> str:
         two=len(facts.runs) > 1,
         style=pages.style(templates, "page.css", "report.css"),
         marks=JUDGMENTS,
+        filters=FILTERS,
         signed=signed,
         runs_on_paper=_on_paper([run.run_id for run in facts.runs]),
         curves=drawn,
@@ -78,9 +78,9 @@ def _tables(facts: AuditFacts, shown: dict[str, Any]) -> dict[str, Any]:
         "data": [list(row_facts.values()) for row_facts in shown["trained"]["data"]],
         "digests": [[run["run_id"], run["digest"], run["original"] or "the same"] for run in runs],
         "entropy": [pages.all_printable(row) for row in entropy_rows(facts)],
-        "askers": [
-            [f"{value:,}" if isinstance(value, int) else value for value in asker.values()]
-            for asker in shown["entropy"]["askers"]
+        "purposes": [
+            [f"{value:,}" if isinstance(value, int) else value for value in purpose.values()]
+            for purpose in shown["entropy"]["purposes"]
         ],
         "confusion": [
             {
@@ -115,10 +115,17 @@ def _tables(facts: AuditFacts, shown: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _caption(curve: MetricCurve) -> str:
-    both = bool(curve.right) and is_drawn(curve)
-    sides = "First run: wide solid line; second run: thin dashed line. " if both else ""
-    return printable(f"{curve.name}. {sides}{description(curve).capitalize()}.", pages.LONGEST)
+def came(item: dict[str, Any]) -> str:
+    """Return which choice of the page's filter shows something that was compared."""
+    if item["verdict"] in URGENCY or (item.get("can_change_results") and item["left"] != item["right"]):
+        return "differs"
+    return "same" if item["verdict"] in SAME else "other"
+
+
+def _left_out(items: Sequence[dict[str, Any]]) -> str:
+    """Say what the rows are that a page leaves out."""
+    differing = sum(came(item) == "differs" for item in items)
+    return f"rows ({differing:,} of which differ)" if differing else "rows, none of which differs,"
 
 
 def _urgent(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -126,51 +133,7 @@ def _urgent(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(items, key=lambda item: URGENCY.get(item["verdict"], len(URGENCY)))
 
 
-def curve_drawing(curve: MetricCurve, number: int) -> str:
-    """Draw one metric of both runs in one plot; empty for single values, which the text states."""
-    if not is_drawn(curve):
-        return ""
-    points = [(point.step, point.value) for point in (*curve.left, *curve.right) if point.value is not None]
-    body = [drawings.text((LEFT, HEIGHT // 2), "no finite value")]
-    if points:
-        across = drawings.axis([step for step, _ in points], LEFT, WIDTH - RIGHT)
-        up = drawings.axis([value for _, value in points], HEIGHT - BOTTOM, TOP)
-        lines = [_line(curve.left, "first", across, up), _line(curve.right, "second", across, up)]
-        body = [*_axes(across, up, curve.unit), *lines]
-    return drawings.drawing((WIDTH, HEIGHT), f"curve{number}", curve.name, description(curve), body)
-
-
-def is_drawn(curve: MetricCurve) -> bool:
-    """Return whether there is a line to draw."""
-    return max(curve.values) > 1
-
-
-def description(curve: MetricCurve) -> str:
-    """Describe the drawing in words."""
-    sides = list(zip((curve.left, curve.right), curve.values, curve.not_finite, strict=True))
-    if curve.right and sides[0] == sides[1]:
-        return f"both runs: {_side(curve.unit, *sides[0])}"
-    named_sides = zip(("first", "second"), sides, strict=True)
-    return "; ".join(f"{name} run: {_side(curve.unit, *side)}" for name, side in named_sides if side[1])
-
-
-def _side(unit: str, points: Sequence[CurvePoint], count: int, bad: int) -> str:
-    values = [point.value for point in points if point.value is not None]
-    ends = ["no number" if point.value is None else f"{point.value:.6g}" for point in (*points[:1], *points[-1:])]
-    span = f", from {ends[0]} to {ends[-1]}, least {min(values):.6g}" if values else ""
-    span = f", {values[0]:.6g}" if count == 1 and values else span
-    return f"{count:,} {unit}{'' if count == 1 else 's'}{span}" + (f", {bad:,} not finite" if bad else "")
-
-
-def _line(points: Iterable[CurvePoint], name: str, across: Axis, up: Axis) -> str:
-    places = [(across.place(point.step), up.place(point.value)) for point in points if point.value is not None]
-    return drawings.line(places, name, 4 if name == "first" else 2)
-
-
-def _axes(across: Axis, up: Axis, unit: str) -> Iterator[str]:
-    bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
-    yield drawings.path("axis", f"M{LEFT} {TOP}V{bottom}H{right}")
-    yield drawings.text((LEFT - 6, TOP + 8), f"{up.high:.4g}", "end")
-    yield drawings.text((LEFT - 6, bottom), f"{up.low:.4g}", "end")
-    yield drawings.text((LEFT, HEIGHT - 10), f"{unit} {across.low}")
-    yield drawings.text((right, HEIGHT - 10), f"{unit} {across.high}", "end")
+def _course(curve: MetricCurve) -> str:
+    """Return which choice of the page's filter shows a curve."""
+    is_same = (curve.left, curve.values[0]) == (curve.right, curve.values[1])
+    return "other" if not (curve.left and curve.right) else "same" if is_same else "differs"

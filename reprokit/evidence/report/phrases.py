@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from reprokit.evidence.report.facts import AuditFacts, RunReport
 from reprokit.verify.verdict import BUT_FOR_DECLARED, OUTCOMES
+
+if TYPE_CHECKING:
+    from reprokit.evidence.report.several import SeveralFacts
 
 EXECUTED = {
     "unknown": "This was made from run directories alone. Whoever made it did not execute what they describe, and"
@@ -55,7 +59,7 @@ def outcome(facts: AuditFacts) -> str:
     return OUTCOMES[facts.verdict.outcome]
 
 
-def ignored_lines(facts: AuditFacts) -> list[str]:
+def ignored_lines(facts: AuditFacts | SeveralFacts) -> list[str]:
     """Return a line for each rule by which differences do not count, with how often it applied."""
     return [
         f"{rule.option} {shlex.quote(rule.rule)} ({rule.origin}): {counted_times(rule.times)}" for rule in facts.ignored

@@ -9,8 +9,8 @@ import msgspec
 
 from reprokit import entropy
 from reprokit.model import states
-from reprokit.model.agent_warning import by_cause
 from reprokit.model.plan import RUN
+from reprokit.model.run_warning import by_cause
 from reprokit.run.part import Closing, RunPart
 from reprokit.run_files import rundir
 
@@ -27,9 +27,9 @@ class AgentPart(RunPart):
         run.captures_unavailable = [msgspec.structs.replace(each, processes=count) for each, count in unavailable]
         for warning in by_cause(facts.warnings):
             if not warning.said:
-                closing.show(f"the agent: {warning.text}")
+                closing.show(f"the agent: {warning.text}", warning.code)
         if self._plan.mode == RUN and self._plan.capture is not None and not facts.loaded:
-            closing.warn("nothing was watched: no Python process of the run began the agent")
+            closing.warn("nothing was watched: no Python process of the run began the agent", "agent-not-loaded")
 
     def _absent(self, closing: Closing) -> states.Loading:
         if self._plan.untouched:
@@ -39,7 +39,7 @@ class AgentPart(RunPart):
         programs = {os.path.basename(program) for program in entropy.programs(closing.path / rundir.ENTROPY)}
         if unsupported := sorted(name for name in programs if TOO_OLD.fullmatch(name)):
             reason = f"{unsupported[0]} is older than Python 3.7"
-            closing.warn(f"{reason}: no metrics, weights and seeds are recorded, only entropy")
+            closing.warn(f"{reason}: no metrics, weights and seeds are recorded, only entropy", "agent-not-loaded")
             return states.not_loaded(reason)
         return states.not_loaded("no Python process of the run began it")
 

@@ -24,11 +24,11 @@ class ModulesPart(RunPart):
         )
         run.uncovered.extend(found.uncovered)
         for refusal in found.refused:
-            closing.warn(refusal.text)
-        for finding in found.noted if plan.mode == RECORD else ():
+            closing.warn(refusal.text, "not-covered")
+        for finding in found.noted if plan.kind == RECORD else ():
             say(finding.text)
         if found.interrupted:
-            closing.warn("not every module was looked through for RDRAND and RDSEED: interrupted")
+            closing.warn("not every module was looked through for RDRAND and RDSEED: interrupted", "search-interrupted")
 
 
 PART = ModulesPart

@@ -42,7 +42,7 @@ class OutputsPart(RunPart):
         for note in filter(None, notes):
             say(f"outputs: {note}")
         if any(file.private_key for file in collected.files):
-            closing.warn(_private_key_warning(collected, plan.replay_of))
+            closing.warn(_private_key_warning(collected, plan.replay_of), "private-keys")
 
 
 def _private_key_warning(collected: OutputsFile, replay_of: ReplayOf | None) -> str:

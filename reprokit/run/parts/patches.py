@@ -24,12 +24,12 @@ class PatchesPart(RunPart):
 
     def arm(self, launch: Launch) -> None:
         for text in run_patches.words_before(launch.run.patches):
-            warn(text)
+            warn(text, "patch")
 
     def finish(self, closing: Closing) -> None:
         before, closing.run.patches = closing.run.patches, run_patches.at_end(closing.run.patches, closing.agent)
         for text in run_patches.words_after(before, closing.run.patches):
-            closing.warn(text)
+            closing.warn(text, "patch")
 
 
 PART = PatchesPart

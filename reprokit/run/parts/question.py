@@ -20,7 +20,7 @@ class QuestionPart(RunPart):
         question = self._plan.question
         assert question is not None
         self._early_end = None
-        if self._plan.mode == REPLAY or question.state is not None:
+        if self._plan.kind == REPLAY or question.state is not None or question.from_keyframe is not None:
             (preparation.new_run.path / rundir.ANSWERS).mkdir(mode=0o700)
             self._early_end = once_answered(preparation.new_run.place)
 
@@ -34,7 +34,7 @@ class QuestionPart(RunPart):
         question = self._plan.question
         has_trail = (closing.path / rundir.TRAIL).exists() or not self._plan.trail.is_on
         if question is not None and question.tensors is not None and not (closing.ended.exit_code or has_trail):
-            closing.warn(NO_STEPS)
+            closing.warn(NO_STEPS, "no-tensors")
 
 
 PART = QuestionPart

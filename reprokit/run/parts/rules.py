@@ -20,11 +20,12 @@ from msgspec.structs import replace
 from reprokit.core.errors import EXIT_STOPPED, reason
 from reprokit.core.messages import say, warn
 from reprokit.model.plan import Plan, RulesPlan
+from reprokit.model.run_warning import RunWarning
 from reprokit.run import environment
 from reprokit.run.early_end import ENOUGH, EarlyEnd
 from reprokit.run.part import Closing, Launch, RunPart, Watch
 from reprokit.run.process import Child, ExitStatus
-from reprokit.run.user_commands import MAX_COMMANDS, NAP, UserCommands
+from reprokit.run.user_commands import COMMAND_FAILED, MAX_COMMANDS, NAP, UserCommands
 from reprokit.run_files import findings, rundir
 from reprokit.run_files.findings import MAX_BYTES, MAX_FINDINGS, FindingsFile, RuleReport
 
@@ -35,6 +36,7 @@ MAX_SAID = 20  # lines of alarms printed
 PIECE = 1 << 16  # bytes
 MAX_PIECES = 64  # read at one call
 VARIABLE = "REPROKIT_FINDING"
+INCOMPLETE = "rules-incomplete"  # code of warnings
 
 
 class RuleWatch(RunPart):
@@ -45,7 +47,7 @@ class RuleWatch(RunPart):
         assert plan.rules is not None
         self._rules, self._partial_line = plan.rules, b""
         self._is_complete = False  # whether the process has reported the whole run
-        self._problems: list[str] = []
+        self._problems: list[RunWarning] = []
         self._commands = UserCommands("--on-rule", plan.rules.command) if plan.rules.command else None
         self._first_alarm = ""  # in words
         self._lines = self._not_printed = 0  # of alarms
@@ -61,7 +63,7 @@ class RuleWatch(RunPart):
             self._process: subprocess.Popen[bytes] | None = _start_process(run, self._rules)
         except OSError as error:
             self._process = None
-            self._problems.append(f"--rules: nothing was judged: {reason(error)}")
+            self._problems.append(RunWarning(f"--rules: nothing was judged: {reason(error)}", INCOMPLETE))
 
     def watches(self) -> Iterable[Watch]:
         return (self._watch,)
@@ -75,7 +77,8 @@ class RuleWatch(RunPart):
 
     def stop(self, ended: ExitStatus) -> ExitStatus:
         if self._early_end.reason:
-            self._problems.append(f"the training was stopped (exit status {EXIT_STOPPED}): {self._first_alarm}")
+            text = f"the training was stopped (exit status {EXIT_STOPPED}): {self._first_alarm}"
+            self._problems.append(RunWarning(text, "stopped-by-rule"))
         return self._early_end.finish(ended)
 
     def ended(self, closing: Closing) -> None:
@@ -99,13 +102,19 @@ class RuleWatch(RunPart):
                     else f"ended early, {ExitStatus(exit_code=code).words}"
                 )
                 problem = f"ended early, by signal {-code}" if code < 0 and code != -9 else problem
-                self._problems.append(f"--rules: their process {problem}: 'reprokit rules RUN' judges the whole run")
+                text = f"--rules: their process {problem}: 'reprokit rules RUN' judges the whole run"
+                self._problems.append(RunWarning(text, INCOMPLETE))
         if self._not_printed:
             say(f"and {self._not_printed} more alarms: 'reprokit show --findings' has them")
-        notes = [*self._findings_file.rule_notes, *(() if self._is_complete else self._problems)]
+        notes = [
+            *self._findings_file.rule_notes,
+            *(() if self._is_complete else (each.text for each in self._problems)),
+        ]
         findings.write(closing.path, replace(self._findings_file, rule_notes=notes))
-        for problem in (*self._problems, *(self._commands.finish(interrupted) if self._commands is not None else ())):
-            closing.warn(problem)
+        for warning in self._problems:
+            closing.warn(warning.text, warning.code)
+        for text in self._commands.finish(interrupted) if self._commands is not None else ():
+            closing.warn(text, COMMAND_FAILED)
 
     def _read(self) -> bool:
         """Read new reports; return whether more may come."""
@@ -128,7 +137,7 @@ class RuleWatch(RunPart):
             if report.findings is not None:
                 alarms, self._is_complete = report.findings[:MAX_FINDINGS], True
                 self._findings_file = replace(self._findings_file, findings=alarms, rule_notes=report.notes)
-                self._problems.extend(f"--rules: {problem}" for problem in report.problems)
+                self._problems.extend(RunWarning(f"--rules: {problem}", INCOMPLETE) for problem in report.problems)
             elif report.raised:
                 self._raise_alarm(report)
 
@@ -136,7 +145,7 @@ class RuleWatch(RunPart):
         raised = self._findings_file.findings
         self._first_alarm, self._lines = self._first_alarm or report.words, self._lines + 1
         if self._lines <= MAX_SAID:
-            warn(report.words)
+            warn(report.words, "alarm")
         else:
             self._not_printed += len(report.raised)
         for finding in report.raised[: MAX_FINDINGS - len(raised)]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from reprokit.core.messages import say
+from reprokit.model.run_warning import RunWarning
 from reprokit.run import seeds
 from reprokit.run.part import Closing, Preparation, RunPart
 
@@ -16,7 +17,7 @@ class SeedsPart(RunPart):
         recording = self._plan.replay_of
         if recording is not None:
             problem = seeds.hand_on(Path(recording.path), preparation.new_run.path, force=self._plan.force)
-            preparation.run.warnings.extend([problem] if problem else [])
+            preparation.run.warnings += [RunWarning(problem, "seeds-left-out")] if problem else []
 
     def finish(self, closing: Closing) -> None:
         facts = closing.agent

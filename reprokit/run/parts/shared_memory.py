@@ -15,7 +15,7 @@ class SharedMemoryPart(RunPart):
         for what in sorted(closing.agent.shared):
             text = f"{what}: memory that processes share; what depends on who comes first there may not repeat"
             closing.run.uncovered.append(Uncovered(source="memory", text=text))
-            if self._plan.mode == RECORD:
+            if self._plan.kind == RECORD:
                 say(text)
 
 

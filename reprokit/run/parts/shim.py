@@ -12,6 +12,8 @@ from reprokit.core import errors
 from reprokit.core.messages import say, warn
 from reprokit.model import states
 from reprokit.model.plan import RECORD, REPLAY, past_tense
+from reprokit.model.run import Fidelity, ProfileFacts
+from reprokit.model.run_warning import RunWarning
 from reprokit.model.states import WITHOUT_SUPERVISOR, Uncovered, off
 from reprokit.run import shim_plan
 from reprokit.run.part import Closing, Launch, Preparation, RunPart, Watch
@@ -56,7 +58,7 @@ class ShimPart(RunPart):
             text = f"the command's own requests: {refusal.why}, supervisor {state.words}"
             run.uncovered.append(Uncovered(source="command", text=text))
             consequence = f"its entropy is not {past_tense(run.kind)}: supervisor {state.words}"
-            warn(f"the shim cannot load: {refusal.why}; {consequence}")
+            warn(f"the shim cannot load: {refusal.why}; {consequence}", "shim-not-loaded")
 
     @property
     def _is_strict(self) -> bool:
@@ -75,14 +77,15 @@ class ShimPart(RunPart):
         run, supervisor = closing.run, self._supervisor
         closing.goes_on = _goes_on(closing.path, supervisor)
         run.outliving = outliving(closing.path) if closing.goes_on else []
-        run.warnings.extend(supervisor.stop() if supervisor is not None else ())
+        texts = supervisor.stop() if supervisor is not None else ()
+        run.warnings.extend(RunWarning(text, "gains-no-rights") for text in texts)
         run.out_of_reach = self._unreached.close()
         if self._is_strict:
             reason_file = closing.path / rundir.STOPPED
             stopped = _reason(reason_file) if reason_file.exists() else run.out_of_reach_in_words
             if stopped:
-                run.warnings.append(f"the strict replay was stopped: {stopped}")
                 closing.failure = errors.ReplayStopped(stopped)
+                run.warnings.append(RunWarning(f"the strict replay was stopped: {stopped}", closing.failure.slug))
 
     def finish(self, closing: Closing) -> None:
         from reprokit import entropy
@@ -93,29 +96,35 @@ class ShimPart(RunPart):
             not_loaded = "the command's own process did not load it"
             is_supervised = run.supervisor is not None and run.supervisor.is_on
             rest = "the supervisor" if is_supervised else "nothing"
-            closing.warn(f"the shim was not loaded: {not_loaded}; {rest} answered its requests")
+            closing.warn(f"the shim was not loaded: {not_loaded}; {rest} answered its requests", "shim-not-loaded")
         run.shim = states.not_loaded(not_loaded) if not_loaded else states.LOADED
         if run.out_of_reach:
             run.uncovered.append(Uncovered(source="out-of-reach", text=run.out_of_reach_in_words))
-            closing.show(run.out_of_reach_in_words)
-        for warning in (*entropy.gave_up(directory, counts), *entropy.withheld_runtimes(directory, counts)):
-            closing.warn(warning)
+            closing.show(run.out_of_reach_in_words, "out-of-reach")
+        for text in entropy.gave_up(directory, counts):
+            closing.warn(text, "process-not-recorded")
+        for text in entropy.withheld_runtimes(directory, counts):
+            closing.warn(text, "runtime-withheld")
         if fresh := entropy.fresh_requests(directory):
             stopped = "the supervisor was stopped, short of descriptors or not let in"
-            closing.warn(f"{stopped}: {fresh} requests got fresh bytes")
+            closing.warn(f"{stopped}: {fresh} requests got fresh bytes", "supervisor-stopped")
         for text in entropy.full_calendars(directory, counts):
             run.uncovered.append(Uncovered(source="calendar", text=text))
             say(text)
         if self._plan.replay_of is not None:
             recording = RunDirectory(Path(self._plan.replay_of.path))
-            run.fidelity = entropy.fidelity(directory, recording.path / rundir.ENTROPY, counts, recording.run.profile)
-            say(f"entropy requests: {run.fidelity.words}")
-            if self._plan.clock:
-                say(f"reads of the clock: {run.fidelity.clock} as recorded, {run.fidelity.clock_past} beyond")
+            fidelity = entropy.fidelity(directory, recording.path / rundir.ENTROPY, counts, recording.run.profile)
+            if self._plan.continues:
+                say(f"entropy requests: {_given_again(fidelity, entropy.summarize(directory, counts))}")
+            else:
+                run.fidelity = fidelity
+                say(f"entropy requests: {fidelity.words}")
+                if self._plan.clock:
+                    say(f"reads of the clock: {fidelity.clock} as recorded, {fidelity.clock_past} beyond")
         facts = entropy.summarize(directory, counts)
         if closing.goes_on:
             facts = msgspec.structs.replace(facts, sealed=False)
-        if self._plan.mode == RECORD:
+        if self._plan.kind == RECORD:
             run.profile = facts
         if facts.sealed:  # otherwise a running process may write more lines
             with suppress(OSError):  # first: what starts from now on writes none
@@ -124,6 +133,14 @@ class ShimPart(RunPart):
 
     def leave(self, closing: Closing) -> None:
         say(f"run: {shown(closing.path)}")
+
+
+def _given_again(fidelity: Fidelity, facts: ProfileFacts) -> str:
+    """Return how many requests of a continued run were answered as recorded, and how many are new."""
+    recorded = fidelity.exact + fidelity.moved + fidelity.unused
+    words = f"{fidelity.exact:,} as recorded, {facts.events - recorded:,} new"
+    words += f", {fidelity.moved:,} moved" if fidelity.moved else ""
+    return words + (f", {fidelity.unused:,} recorded ones not asked for" if fidelity.unused else "")
 
 
 def _goes_on(path: Path, supervisor: Supervisor | None) -> bool:

@@ -13,10 +13,11 @@ from reprokit.core.errors import RunExists
 from reprokit.core.messages import say
 from reprokit.core.printable import printable
 from reprokit.model.run import SnapshotFacts
+from reprokit.model.run_warning import NOT_WHOLE
 from reprokit.run.part import Closing, Launch, Preparation, RunPart, Watch
 from reprokit.run.process import Child
 from reprokit.run.rundirectory import shown
-from reprokit.run.user_commands import MAX_COMMANDS, UserCommands
+from reprokit.run.user_commands import COMMAND_FAILED, MAX_COMMANDS, UserCommands
 from reprokit.run_files import rundir
 
 VARIABLE = "REPROKIT_SNAPSHOT"
@@ -68,10 +69,10 @@ class SnapshotsPart(RunPart):
         closing.user_commands.extend([] if self._hook is None else [self._hook.commands])
 
     def finish(self, closing: Closing) -> None:
-        for warning in () if self._hook is None else self._hook.finish(closing.interrupted):
-            closing.warn(warning)
-        for warning in _remove_partials(closing.path, closing.snapshot_fallback):
-            closing.warn(warning)
+        for text in () if self._hook is None else self._hook.finish(closing.interrupted):
+            closing.warn(text, COMMAND_FAILED)
+        for text in _remove_partials(closing.path, closing.snapshot_fallback):
+            closing.warn(text, NOT_WHOLE)
         closing.run.snapshots = files.collect(closing.path, closing.snapshot_fallback)
 
     def leave(self, closing: Closing) -> None:

@@ -46,7 +46,7 @@ class Upload(RunPart):
             self._pid = spawn(words, {}, setpgroup=0)  # Ctrl-C ends the training, not the upload
         except OSError as error:
             self._failure = error.strerror or str(error)
-            warn(f"--push: {self._failure}; nothing is uploaded")
+            warn(f"--push: {self._failure}; nothing is uploaded", "not-uploaded")
 
     def leave(self, closing: Closing) -> None:
         """Wait until everything is uploaded; an interruption leaves the rest to 'reprokit push'."""
@@ -59,7 +59,8 @@ class Upload(RunPart):
             if not ended_pid:
                 time.sleep(NAP)
         if status:
-            warn("--push: the run is not whole in the store; 'reprokit push --follow' writes what is missing")
+            advice = "'reprokit push --follow' writes what is missing"
+            warn(f"--push: the run is not whole in the store; {advice}", "not-uploaded")
 
 
 PART = Upload

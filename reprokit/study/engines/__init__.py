@@ -28,7 +28,7 @@ class Scheduler(Protocol):
         """Have a worker call `tasks.work` for the task of this name."""
 
     def ended(self, name: str) -> str | None:
-        """Return how a task has ended, empty if it was made; None while it waits or runs."""
+        """Return how a task has ended, empty if it was made; None while it waits or runs. Its end is told once."""
 
     def close(self) -> None:
         """Cancel what has not ended, and disconnect."""
@@ -82,7 +82,7 @@ def make(settings: Engine, study: TaskBoard) -> None:
 def _make(scheduler: Scheduler, study: TaskBoard, parallel: int, interruption: Interruption) -> Stop | None:
     """Keep so many tasks with the scheduler until none is left; return what stopped that before."""
     coming, again, stop = study.places(), list[PairPlace](), None
-    working: dict[PairPlace, float | None] = {}  # when each was seen to have ended
+    working: dict[PairPlace, tuple[str, float] | None] = {}  # how each has ended, and when that was seen
     while not interruption.asked:
         try:
             while len(working) < parallel and stop is None:
@@ -95,11 +95,11 @@ def _make(scheduler: Scheduler, study: TaskBoard, parallel: int, interruption: I
             stop = stopped
         if not working:
             break
-        for place in list(working):
-            words = scheduler.ended(place.name)
+        for place, end in list(working.items()):
+            words = scheduler.ended(place.name) if end is None else end[0]
             if words is None:
                 continue
-            working[place] = ended = working[place] or time.monotonic()
+            working[place] = _, ended = end or (words, time.monotonic())
             try:
                 is_left = study.settle(place, words, time.monotonic() - ended)
             except Stop as stopped:

@@ -76,7 +76,7 @@ class Dask:
                 raise EngineUnusable(f"the connection to the Dask scheduler is gone ({self._client.status})")
             if not self._has_warned and self._settings.address and not self._client.scheduler_info()["workers"]:
                 self._has_warned = True
-                warn("no worker is connected to the Dask scheduler; waiting for one")
+                warn("no worker is connected to the Dask scheduler; waiting for one", "no-worker")
             return None
         try:
             error = future.exception()

@@ -29,7 +29,6 @@ MAX_LINE: Final = 500
 ENDS: Final = frozenset(
     {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}
 )
-NOT_GIVEN: Final = {"map_count", "folder", "command", "additional_parameters"}
 CANCELLED: Final = "CANCELLED"
 GONE: Final = "no longer in the queue"
 SHORTEST, LONGEST, PATIENCE = 2.0, 60.0, 30.0  # seconds between two looks at the queue, and for an answer
@@ -38,16 +37,12 @@ SHORTEST, LONGEST, PATIENCE = 2.0, 60.0, 30.0  # seconds between two looks at th
 def check(settings: Engine) -> None:
     """Refuse settings that submitit does not know."""
     with needed_for('kind = "slurm"', "submitit"):
-        from submitit.slurm.slurm import SlurmExecutor
+        import submitit  # noqa: F401
     if settings.address not in ("", LOCAL):
         raise EngineUnusable('engine.address of kind = "slurm" is left out, or "local" for processes of this machine')
-    if settings.address != LOCAL:
-        if shutil.which("sbatch") is None:
-            raise EngineUnusable("there is no sbatch here; start the study where Slurm's commands are")
-        known = set(SlurmExecutor._valid_parameters()) - NOT_GIVEN
-        unknown = sorted(set(settings.options) - known)
-        if unknown:
-            raise EngineUnusable(f"submitit has no parameter {unknown[0]} for Slurm; it has {', '.join(sorted(known))}")
+    if settings.address != LOCAL and shutil.which("sbatch") is None:
+        raise EngineUnusable("there is no sbatch here; start the study where Slurm's commands are")
+    _executor(settings, Path())
 
 
 class Queue:
@@ -88,15 +83,14 @@ class Slurm:
     def __init__(self, settings: Engine, directory: Path) -> None:
         self._jobs: dict[str, Any] = {}  # the last one of each task, as long as it has not ended
         self._tries: Counter[str] = Counter()
-        self._ends: dict[str, str] = {}
         self._directory = directory
         self._executor = _executor(settings, directory / FOLDER)
+        (directory / FOLDER).mkdir(mode=0o700, exist_ok=True)
         self._queue = None if settings.address == LOCAL else Queue()
 
     def submit(self, name: str) -> None:
         """Queue the job that makes a pair."""
         self._tries[name] = 0
-        self._ends.pop(name, None)
         self._submit(name)
 
     def _submit(self, name: str) -> None:
@@ -111,21 +105,18 @@ class Slurm:
 
     def ended(self, name: str) -> str | None:
         """Return how the last job of a task has ended."""
-        job = self._jobs.get(name)
-        if job is None:
-            return self._ends[name]
+        job = self._jobs[name]
         has_result = job.paths.result_pickle.exists()
         state = (job.state if job.done() else None) if self._queue is None else self._queue.end_of(job.job_id)
         if not has_result and state is None:
             return None
         del self._jobs[name]
         if has_result and job.exception() is None:
-            self._ends[name] = ""
-        elif state != CANCELLED and self._tries[name] < tasks.TRIES:
+            return ""
+        if state != CANCELLED and self._tries[name] < tasks.TRIES:
             self._submit(name)
-        else:
-            self._ends[name] = f"job {job.job_id}: {last_line(job.paths.stderr) or state}"
-        return self._ends.get(name)
+            return None
+        return f"job {job.job_id}: {last_line(job.paths.stderr) or state}"
 
     def close(self) -> None:
         """Cancel the jobs that have not ended."""
@@ -141,16 +132,11 @@ def _executor(settings: Engine, folder: Path) -> Any:
     """Return submitit's executor with the study's parameters."""
     import submitit
 
-    folder.mkdir(mode=0o700, exist_ok=True)
-    own: dict[str, Any] = dict(settings.options)
-    chosen: Any
+    is_local = settings.address == LOCAL
+    own: dict[str, Any] = {"timeout_min": 7 * 24 * 60} if is_local else {"job_name": "reprokit"}
     try:
-        if settings.address == LOCAL:
-            chosen = submitit.LocalExecutor(folder=str(folder))
-            chosen.update_parameters(**{"timeout_min": 7 * 24 * 60, **own})
-        else:
-            chosen = submitit.SlurmExecutor(folder=str(folder))
-            chosen.update_parameters(**{"job_name": "reprokit", **own})
+        chosen = (submitit.LocalExecutor if is_local else submitit.SlurmExecutor)(folder=str(folder))
+        chosen.update_parameters(**{**own, **settings.options})
     except Exception as error:
         raise EngineUnusable(f"submitit refuses engine.options: {reason(error)[:MAX_LINE]}") from None
     return chosen

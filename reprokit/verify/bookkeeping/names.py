@@ -140,6 +140,7 @@ _OF_RUNS = _of(
 _WHOLE_RUNS = _of("run runs session sessions job jobs experiment execution launch mlflow wandb slurm")
 RUNS = _of("run runs session experiment version exp trial job name mlruns")
 RUN_DIRECTORIES = _of("version run runs exp experiment session train val predict tune tb tensorboard")
+LEVELS = re.compile(r"\b(?:DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL|[DIWEF]\d{0,4})\b")  # of loggers
 PROCESS_IDS = _of("pid pids ppid tid processid threadid")
 _NEAR_PROCESS_IDS = _of(
     "process processes worker workers thread threads kernel server child children subprocess subprocesses launcher"

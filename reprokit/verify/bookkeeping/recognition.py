@@ -16,7 +16,7 @@ from reprokit.verify.bookkeeping.forms import Form
 
 DAY = 86400
 MONTH = 31 * DAY  # clocks and time zones of machines and containers are off, and a replay may have a recorded calendar
-SMALLEST_ID = 1000  # a smaller number is a process id only if its name says so
+SMALLEST_ID = 1000  # a smaller number is a process id only if its name, or the form of its line, says so
 SHORTEST_NAME = 6  # characters of a directory's name that stands for it alone
 _PORTS = range(1024, 1 << 16)
 _MAPPED = range(0x7E << 40, 0x80 << 40)  # where libraries and large objects of a process lie
@@ -298,7 +298,14 @@ def _is_process_id(name: ValueName, left: str, right: str, form: Form, contexts:
         return True
     is_near = names.may_be_of_process_id(name.words) and name.position is not Position.ASIDE
     are_of_runs = all(int(text) in context.ids for text, context in zip((left, right), contexts, strict=True))
-    return is_near and are_of_runs and (bool(name.words) or min(int(left), int(right)) >= SMALLEST_ID)
+    is_plain = bool(name.words) or min(int(left), int(right)) >= SMALLEST_ID or _begins_log_line(name)
+    return is_near and are_of_runs and is_plain
+
+
+def _begins_log_line(name: ValueName) -> bool:
+    """Return whether a number stands behind a log line's date, "2026-11-24 17:55:37 42 root", or before its level."""
+    is_dated = forms.whole(name.before) is Form.DATE and bool(names.words(name.behind))
+    return name.position is Position.FIRST and (is_dated or names.LEVELS.match(name.behind) is not None)
 
 
 def _is_port(name: ValueName, left: str, right: str, form: Form, contexts: Contexts) -> bool:

@@ -5,9 +5,11 @@ The order of lines of several threads is a race: it may differ if each thread pr
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from itertools import zip_longest
 
 from reprokit.core import redaction
@@ -29,15 +31,14 @@ from reprokit.run_files import console
 from reprokit.run_files.console import STREAMS, ConsoleHead, ProcessConsole
 from reprokit.run_files.rundir import RunDirectory
 from reprokit.verify.bookkeeping.recognition import Contexts
-from reprokit.verify.categories.declared_lines import DeclaredLines
-from reprokit.verify.categories.declared_outputs import DeclaredIgnores
+from reprokit.verify.categories.declared_outputs import DeclaredIgnores, DeclaredLines
 from reprokit.verify.categories.match import RunPair
-from reprokit.verify.categories.merged_console import compare_as_set, is_merged, ranks_below, texts_of, without_ranks
 from reprokit.verify.categories.printed_lines import (
     LINE_ENDS,
     LOOKED_AT,
+    ExactComparer,
+    LineComparer,
     LinesComparison,
-    LookAlike,
     PrintedLine,
     compare_lines,
     exact_lines,
@@ -45,7 +46,9 @@ from reprokit.verify.categories.printed_lines import (
     printed_lines,
     tells_results,
 )
+from reprokit.verify.categories.ranks import rank_of
 from reprokit.verify.categories.series_leaves import counted
+from reprokit.verify.comparison import PRINTED_MORE
 from reprokit.verify.read.scan import natural, of_process
 
 NAME = "console"
@@ -59,6 +62,9 @@ UNKNOWN = "not compared: of one run nothing could be kept of it"
 LONGEST = 160  # characters of a quoted line
 NOTHING_DECLARED = DeclaredIgnores()
 MOST_NAMED = 50  # values of one stream that are bookkeeping and named one by one
+_DIGITS = re.compile(r"\d+")
+MOST_ADDED_TO = 100_000  # lines among which those of the other run are looked for in their order
+MOST_ALIGNED = 1_000  # lines of each run, where both have lines of their own: that takes their square
 
 
 @dataclass(frozen=True)
@@ -184,7 +190,7 @@ def _leaf_of(
         return missing(title, str(left_stream), str(right_stream))
     comparison, race = _compare_in_any_order(left_stream, right_stream, contexts)
     if comparison.first is not None and not race:
-        return _different(title, left_stream, right_stream, comparison.first, comparison.look_alike)
+        return _different(title, left_stream, right_stream, comparison, contexts)
     details = [_ignored_words(comparison.line_ends, max(left_stream.bars, right_stream.bars)), cut_note, race]
     has_results = contexts is None or tells_results(left_stream.lines, contexts[0])
     if not has_results:
@@ -309,28 +315,56 @@ def _place(line: PrintedLine) -> str:
 
 
 def _different(
-    title: str,
-    left: _PrintedStream,
-    right: _PrintedStream,
-    first: tuple[PrintedLine | None, PrintedLine | None],
-    look_alike: LookAlike | None,
+    title: str, left: _PrintedStream, right: _PrintedStream, comparison: LinesComparison, contexts: Contexts | None
 ) -> Difference:
-    left_line, right_line = first
-    place = _place(next(line for line in first if line is not None))
-    texts = [_quoted(line) for line in first]
-    meaning = f"{title}: {place} is {texts[0]} in the left run and {texts[1]} in the right one"
-    if look_alike is not None:
-        texts_alike = f"{look_alike.left} and {look_alike.right}"
-        meaning += (
-            f"; {texts_alike} may be a {look_alike.kind.value}, but nothing names them so: if they are no result, "
-        )
-        meaning += "--ignore-console REGEX leaves them out"
+    assert comparison.first is not None
+    left_line, right_line = comparison.first
+    place = _place(next(line for line in comparison.first if line is not None))
+    texts = [_quoted(line) for line in comparison.first]
     if left_line is None or right_line is None:
         side, text = ("right", texts[1]) if left_line is None else ("left", texts[0])
-        count = abs(len(left.lines) - len(right.lines))
-        further_lines = "1 more line" if count == 1 else f"{count} more lines"
-        meaning = f"{title}: only the {side} run goes on, with {further_lines}, from {place} on: {text}"
-    return different(title, texts[0], texts[1], meaning, lacking=lacking(left_line, right_line))
+        more = len(right.lines) - len(left.lines)
+        meaning = f"{title}: only the {side} run goes on, with {_more(abs(more))}, from {place} on: {text}"
+        figures, side_lacking = {PRINTED_MORE: more}, lacking(left_line, right_line)
+        return different(title, texts[0], texts[1], meaning, figures=figures, lacking=side_lacking)
+    can_be_aligned = left.is_whole and right.is_whole and not left.is_merged
+    places = gaps(left.lines, right.lines, contexts) if can_be_aligned else []
+    if places and not (places[0].left and places[0].right):
+        return _added(title, places)
+    meaning = f"{title}: {place} is {texts[0]} in the left run and {texts[1]} in the right one{_further(places)}"
+    if comparison.look_alike is not None:
+        alike = comparison.look_alike
+        meaning += (
+            f"; {alike.left} and {alike.right} may be a {alike.kind.value}, but nothing names them so:"
+            " if they are no result, --ignore-console REGEX leaves them out"
+        )
+    return different(title, texts[0], texts[1], meaning)
+
+
+def _added(title: str, places: Sequence[LineGap]) -> Difference:
+    """Return the leaf for lines that only one run printed, at the first place that differs, and what differs behind."""
+    first = places[0].left or places[0].right
+    side, text = "left" if places[0].left else "right", _quoted(first[0])
+    texts = (text, "") if places[0].left else ("", text)
+    of_sides = sum(len(place.left) for place in places), sum(len(place.right) for place in places)
+    if 0 not in of_sides:
+        count, further = len(first), _further(places)
+    else:
+        count, further = sum(of_sides), ""
+    meaning = f"{title}: only the {side} run printed {_place(first[0])}, {text}"
+    meaning += f", and {_more(count - 1)}" if count > 1 else ""
+    figures = {} if further else {PRINTED_MORE: of_sides[1] - of_sides[0]}
+    return different(title, *texts, meaning + further, figures=figures)
+
+
+def _further(places: Sequence[LineGap]) -> str:
+    """Return how many places differ behind the first, in words."""
+    count = len(places) - 1
+    return f"; {counted(count, 'further place')} differ{'s' if count == 1 else ''}" if count > 0 else ""
+
+
+def _more(count: int) -> str:
+    return "1 more line" if count == 1 else f"{count} more lines"
 
 
 def _quoted(line: PrintedLine | None) -> str:
@@ -386,3 +420,134 @@ def unseen(run: RunDirectory, streams: range = range(len(STREAMS))) -> Iterator[
         yield f"the first text is not kept, {SHORTAGE}: {listed([f'process {process}' for process in begun_late], 3)}"
     if count := len(console.never_begun(run)):
         yield f"the text of {count} {'process' if count == 1 else 'processes'} is not kept, {SHORTAGE}"
+
+
+def ranks_below(process: str, others: Iterable[str]) -> list[str]:
+    """Return the ranks that a process may have launched, by their names."""
+    own = rank_of(process)[0]
+    prefix = f"{own}." if own else "rank"
+    return [name for name in others if rank_of(name)[0].startswith(prefix)]
+
+
+def is_merged(ranks: Sequence[str], heads: Mapping[str, ConsoleHead], stream: int) -> bool:
+    """Return whether the launcher of these ranks prints for them: none of them printed to the command's own stream."""
+    printing = [heads[rank] for rank in ranks if rank in heads]
+    return bool(ranks) and (not printing or any(head.forwards(stream) for head in printing))
+
+
+def texts_of(run: RunDirectory, ranks: Sequence[str], heads: Mapping[str, ConsoleHead], stream: int) -> list[bytes]:
+    """Return what each rank gave to its launcher, as far as it was kept."""
+    giving = [heads[rank] for rank in ranks if rank in heads and heads[rank].forwards(stream)]
+    consoles = [console.read(run, head) for head in giving]
+    return [console.text([*printed.first, *printed.last], stream) for printed in consoles]
+
+
+def without_ranks(lines: Sequence[PrintedLine], merged: bytes, texts: Sequence[bytes]) -> list[PrintedLine]:
+    """Return the lines of a merged text that no rank gave: none if it has only the characters of theirs."""
+    if _characters([merged]) == _characters(texts):
+        return []
+    given = Counter(line.text for text in texts for line in printed_lines(text)[0])
+    return _others(lines, given)
+
+
+def _characters(texts: Iterable[bytes]) -> Counter[int]:
+    """Count the characters of some texts; a terminal between rank and launcher adds carriage returns."""
+    return sum((Counter(text.replace(b"\r", b"")) for text in texts), Counter[int]())
+
+
+def compare_as_set(
+    left: Sequence[PrintedLine], right: Sequence[PrintedLine], contexts: Contexts | None
+) -> LinesComparison:
+    """Compare lines in any order: equal ones first, then the others in the order of the words around their numbers."""
+    common = Counter(line.text for line in left) & Counter(line.text for line in right)
+    others = [sorted(_others(side, common), key=_words) for side in (left, right)]
+    return compare_lines(others[0], others[1], contexts)
+
+
+def _words(line: PrintedLine) -> str:
+    """Return a line without its numbers."""
+    return _DIGITS.sub("#", line.text)
+
+
+def _others(lines: Iterable[PrintedLine], known: Counter[str]) -> list[PrintedLine]:
+    """Return the lines beyond those that are known, each as often as it is."""
+    rest, others = known.copy(), []
+    for line in lines:
+        if rest[line.text] > 0:
+            rest[line.text] -= 1
+        else:
+            others.append(line)
+    return others
+
+
+@dataclass(frozen=True)
+class LineGap:
+    """Lines at one place that are not the same in both runs; of one side there may be none."""
+
+    left: tuple[PrintedLine, ...]
+    right: tuple[PrintedLine, ...]
+
+
+def gaps(left: Sequence[PrintedLine], right: Sequence[PrintedLine], contexts: Contexts | None) -> list[LineGap]:
+    """Return the places that differ, in their order; none if there are too many lines to align."""
+    start = _common(left, right, contexts)
+    left, right = left[start:], right[start:]
+    if max(len(left), len(right)) <= MOST_ADDED_TO:
+        added = _beyond_other(left, right, contexts)
+        if added is not None:
+            return added
+    if max(len(left), len(right)) > MOST_ALIGNED:
+        return []
+    return list(_aligned(left, right, contexts))
+
+
+def _comparer(contexts: Contexts | None) -> LineComparer | ExactComparer:
+    return LineComparer(contexts) if contexts else ExactComparer()
+
+
+def _are_same(comparer: LineComparer | ExactComparer, left: PrintedLine, right: PrintedLine) -> bool:
+    return comparer.compare(left.text, right.text) is not None
+
+
+def _common(left: Sequence[PrintedLine], right: Sequence[PrintedLine], contexts: Contexts | None) -> int:
+    """Return how many lines are the same at the start."""
+    comparer, count = _comparer(contexts), 0
+    for left_line, right_line in zip(left, right, strict=False):
+        if not _are_same(comparer, left_line, right_line):
+            break
+        count += 1
+    return count
+
+
+def _beyond_other(
+    left: Sequence[PrintedLine], right: Sequence[PrintedLine], contexts: Contexts | None
+) -> list[LineGap] | None:
+    """Return what one side has beyond the other, all of whose lines it has in their order; None if it has not."""
+    is_left_longer = len(left) > len(right)
+    longer, shorter = (left, right) if is_left_longer else (right, left)
+    comparer = _comparer(contexts)
+    groups: list[list[PrintedLine]] = [[]]
+    found = 0
+    for line in longer:
+        pair = (line, shorter[found]) if found < len(shorter) else None
+        if pair is not None and _are_same(comparer, *(pair if is_left_longer else pair[::-1])):
+            found += 1
+            groups.append([])
+        else:
+            groups[-1].append(line)
+    if found < len(shorter):
+        return None
+    added = [tuple(group) for group in groups if group]
+    return [LineGap(lines, ()) if is_left_longer else LineGap((), lines) for lines in added]
+
+
+def _aligned(left: Sequence[PrintedLine], right: Sequence[PrintedLine], contexts: Contexts | None) -> Iterator[LineGap]:
+    """Yield the places that differ by a diff of the texts; within one, lines are compared where both have as many."""
+    texts = [[line.text for line in side] for side in (left, right)]
+    matcher = SequenceMatcher(a=texts[0], b=texts[1], autojunk=False)
+    for what, left_start, left_end, right_start, right_end in matcher.get_opcodes():
+        if what == "equal":
+            continue
+        sides = left[left_start:left_end], right[right_start:right_end]
+        added = _beyond_other(*sides, contexts)
+        yield from [LineGap(tuple(sides[0]), tuple(sides[1]))] if added is None else added

@@ -31,8 +31,7 @@ from reprokit.run_files.console import STREAMS
 from reprokit.run_files.rundir import RunDirectory
 from reprokit.verify.bookkeeping.recognition import Contexts
 from reprokit.verify.categories import outputs, tracker_metrics
-from reprokit.verify.categories.declared_lines import DeclaredLines
-from reprokit.verify.categories.declared_outputs import DeclaredIgnores
+from reprokit.verify.categories.declared_outputs import DeclaredIgnores, DeclaredLines
 from reprokit.verify.categories.match import RunPair
 from reprokit.verify.categories.printed_lines import LineComparer, PrintedLine, ignored_by, printed_lines
 from reprokit.verify.categories.series_leaves import counted
@@ -250,7 +249,7 @@ def _lines_of(run: RunDirectory, *, is_resumed: bool = False) -> Lines:
     began: set[str] = set()
     before: dict[str, Lines] = defaultdict(lambda: defaultdict(list))
     count = 0
-    for named_line in read(run):
+    for named_line in read(run, has_numbers=True):
         key = named_line.key
         if key.kind == "loss":
             began.add(key.process)

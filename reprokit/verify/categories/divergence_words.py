@@ -6,6 +6,7 @@ from reprokit.core.printable import listed
 from reprokit.run_files import trails
 from reprokit.verify.categories.divergences import (
     BEFORE,
+    BOOSTING,
     BUFFERS,
     GENERATORS,
     INPUTS,
@@ -21,14 +22,13 @@ from reprokit.verify.categories.divergences import (
     is_equal_before,
     steps_of_both,
 )
-from reprokit.verify.verdict import same_then_ends, same_until
+from reprokit.verify.verdict import same_then_ends, same_until, same_until_passed_over
 
 NAMED = 3  # tensors named in a sentence
 LOOKED_BACK = 64  # steps searched for the last known parameters
 
 # Names of quantities in figures.
 NAMES = {**dict.fromkeys(GENERATORS, "random state"), BEFORE: "parameters before", INPUTS: "model inputs"}
-BOOSTING = ("xgboost", "lightgbm")  # frameworks whose steps have results only
 _PLURAL = frozenset([TENSORS, BEFORE, INPUTS, "gradients", "parameters", BUFFERS])
 
 
@@ -41,6 +41,8 @@ def noun(diff: SeriesDivergence, name: str) -> str:
         return "parameters before the step"
     if name == INPUTS:
         return NAMES[name]
+    if name == BUFFERS and diff.left.framework in BOOSTING:
+        return "trees of the whole model"
     return f"random state of {_generator(diff, name)}" if name in GENERATORS else name
 
 
@@ -77,9 +79,14 @@ def sentence(diff: SeriesDivergence, name: str) -> str:
         but_for = " but for model inputs that changed no result"
     elif quantity.first == 0:  # a generator that no step drew from before
         but_for = " but for generators that no step draws from"
-    beginning = same_until(counted(step), step, but_for)
+    before = diff.looked_at_before(step)
+    is_passed_over = before + 1 < step
+    beginning = same_until_passed_over(before, step) if is_passed_over else same_until(counted(step), step, but_for)
     subject, verb = noun(diff, name).partition(" of ")[0], "are" if name in _PLURAL else "is"
     parts = [f"{beginning} the {subject} {verb} the first to differ{_tensor_names(quantity)}"]
+    if is_passed_over:
+        which = "replays of both runs with --trail-every 1, compared with each other, tell the step"
+        return "; ".join([parts[0], which, *_what_follows(diff, name, step)])
     is_known = name == TENSORS or None not in (quantity.left, quantity.right) or bool(quantity.tensors)
     parts += [cause_words(diff, name, step)] if is_known else _one_side_knows(quantity)
     parts += _what_follows(diff, name, step) + (_how_to_name(diff, name) if is_known else [])
@@ -109,11 +116,29 @@ def cause_words(diff: SeriesDivergence, name: str, step: int) -> str:
         return _cause_of_random_state(diff, name)
     if name == INPUTS:
         return f"{_equal_there(diff, name)} the cause is in {_source_of_inputs(diff, step)}"
+    if name == BUFFERS and diff.left.framework in BOOSTING:
+        return "the cause is what changed trees after their rounds, or trees that the training began with"
     if name == BUFFERS:
         return f"{_equal_there(diff, name)} the cause is what changes buffers: the forward computation, or the script"
     if diff.left.framework in BOOSTING:
-        return "the cause is in the booster's data, settings or seed, or in how it computes: none of these is seen"
+        unseen = "the cause is in the booster's data, settings or seed, or in how it computes: none of these is seen"
+        return unseen + _known_to_vary(diff.left.framework)
     return f"{_equal_there(diff, name)} the cause is in {_computation_words(diff, name, step)}"
+
+
+def _known_to_vary(framework: str) -> str:
+    """Name what is known of a framework that differs by itself on a CPU, by its functions and settings."""
+    from reprokit import knowledge
+
+    facts = [
+        fact
+        for fact in knowledge.load()
+        if fact.verdict == "varies"
+        and "cpu" in fact.devices
+        and any(name.startswith(f"{framework}.") for name in (*fact.match.functions, *fact.match.settings))
+    ]
+    told = " and ".join(f"{fact.title} (reprokit knowledge {fact.id})" for fact in facts)
+    return f"; known to vary by itself: {told}" if told else ""
 
 
 def _cause_between_steps(diff: SeriesDivergence, step: int) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from reprokit.model.states import Switch
 from reprokit.run_files.trails import Series, TrailStep, TrailTensor
@@ -18,6 +19,8 @@ PER_STEP = (BEFORE, "batch", *GENERATORS, INPUTS, "loss", "gradients", "paramete
 ORDER = (TENSORS, *PER_STEP, LENGTH)  # within a step, cause before effect
 OF_TENSORS = ("gradients", "parameters")
 RESULTS = ("loss", "gradients", "parameters", BUFFERS)  # quantities that model inputs affect
+PARAMETERS_EVERY = {"tensorflow": 17}  # by framework: steps of which one has parameters, but where a question reads all
+BOOSTING = ("xgboost", "lightgbm")  # frameworks whose steps have results only; buffers stand for the whole model
 NEVER = 1 << 63  # later than any step
 
 Point = tuple[int, int]  # a step, and the index of a quantity in ORDER
@@ -66,6 +69,13 @@ class TrailSide:
     whole: bool
     asked: Switch | None  # the trail's state in run.json
 
+    @cached_property
+    def parameters_every(self) -> int:
+        """Return of how many steps the series has the parameters of one."""
+        every = PARAMETERS_EVERY.get(self.series.framework, 1)
+        others = (step for step in self.series.steps() if (step.number + self.series.skipped) % every)
+        return 1 if every > 1 and any(step.parameters is not None for step in others) else every
+
 
 @dataclass
 class SeriesDivergence:
@@ -101,6 +111,38 @@ class SeriesDivergence:
         """Return the step to report for a quantity that differs."""
         first, (step, _) = self.quantities[name].first, self.point(name)
         return step if step != NEVER or first is None else first
+
+    @property
+    def every(self) -> int:
+        """Return of how many steps at least one trail has one: only those that both have are compared."""
+        return max(self.left.every, self.right.every)
+
+    @property
+    def compared_steps(self) -> int:
+        """Return up to which step both trails tell what the runs did."""
+        stop = min(self.left.count, self.right.count)
+        if stop and all(step.parameters is not None for step in steps_of_both(self, stop - 1)):
+            return stop
+        return self.looked_at_before(stop) + 1
+
+    def looked_at_from(self, step: int) -> int:
+        """Return the first step from this one on that neither trail passes over; their end if there is none."""
+        stop = min(self.left.count, self.right.count)
+        while step < stop:
+            later = max(side.looked_at_from(step) for side in (self.left, self.right))
+            if later == step:
+                return step
+            step = later
+        return stop
+
+    def looked_at_before(self, step: int) -> int:
+        """Return the last step before this one that neither trail passes over; -1 if there is none."""
+        before = step
+        while before >= 0:
+            before = min(side.looked_at_before(before) for side in (self.left, self.right))
+            if before < 0 or all(side.looked_at_from(before) == before for side in (self.left, self.right)):
+                return before
+        return before
 
     def knows_before(self, step: int) -> bool:
         """Return whether both runs recorded the parameters before a step."""
@@ -145,7 +187,8 @@ def compared(left: TrailSide, right: TrailSide) -> SeriesDivergence:
             _compare_step(diff, left_step, right_step, (left, right))
     _compare_tables(diff, stop)
     is_aligned = bool(left_series.skipped or right_series.skipped)  # then the kept first steps are others
-    _compare_kept(diff, stop, whole=left.whole and right.whole and left.asked == right.asked and not is_aligned)
+    is_whole = left.whole and right.whole and left.asked == right.asked and not is_aligned
+    _compare_kept(diff, stop, (left, right), whole=is_whole)
     if (
         left_series.count != right_series.count
         and (left.whole or left_series.count > right_series.count)
@@ -159,8 +202,11 @@ def _compare_step(
     diff: SeriesDivergence, left: TrailStep, right: TrailStep, sides: tuple[TrailSide, TrailSide]
 ) -> None:
     differing: set[str] = set()
+    is_passed = left.passed or right.passed
     for name in PER_STEP:
         values = getattr(left, name), getattr(right, name)
+        if is_passed and None in values:
+            continue
         quantity = diff.quantities[name]
         if name == BEFORE and diff.seen == left.number - 1:
             last = diff.quantities["parameters"].last
@@ -173,7 +219,7 @@ def _compare_step(
     if INPUTS in differing and inputs.acting is None and not differing.isdisjoint(RESULTS):
         inputs.acting = left.number
     diff.steps += bool(differing - {INPUTS})
-    diff.seen = left.number
+    diff.seen = diff.seen if is_passed else left.number
 
 
 def before_of(step: TrailStep, last: int | None) -> int | None:
@@ -188,19 +234,25 @@ def _is_no_difference(
     sides: tuple[TrailSide, TrailSide],
 ) -> bool:
     """Return whether a missing value on one side has a harmless reason, and so is no difference."""
-    if name in (BEFORE, INPUTS):
+    framework = sides[0].series.framework
+    if name in (BEFORE, INPUTS) or (name == BUFFERS and framework in BOOSTING):
         return None in values  # not recorded in every step
     not_asked = name == "gradients" and sides[0].asked != sides[1].asked
     return any(
-        value is None and (name in step.unsteady or not side.whole or not_asked)
+        value is None and (name in step.unsteady or not side.whole or not_asked or _has_none_of(name, step, side))
         for value, step, side in zip(values, steps, sides, strict=True)
     )
 
 
+def _has_none_of(name: str, step: TrailStep, side: TrailSide) -> bool:
+    """Return whether a series has a quantity of some steps only, of which this is none."""
+    return name == "parameters" and (step.number + side.series.skipped) % side.parameters_every != 0
+
+
 def _compare_tables(diff: SeriesDivergence, stop: int) -> None:
     """Compare names, types and shapes of the tensors, and from which step on they are updated."""
-    starts = sorted({0, *(first for side in (diff.left, diff.right) for first, _ in side.tables if first < stop)})
-    for step in starts:
+    starts = {diff.looked_at_from(first) for side in (diff.left, diff.right) for first, _ in side.tables}
+    for step in sorted({0, *(step for step in starts if step < stop)}):
         tables = diff.left.tensors(step), diff.right.tensors(step)
         if tables[0] != tables[1] or diff.left.kind != diff.right.kind:
             quantity = diff.quantities[TENSORS]
@@ -215,10 +267,12 @@ def _changed_tensors(left: list[TrailTensor], right: list[TrailTensor]) -> list[
     return changed + [tensor.name for tensor in left if tensor.name not in names]
 
 
-def _compare_kept(diff: SeriesDivergence, stop: int, *, whole: bool) -> None:
+def _compare_kept(diff: SeriesDivergence, stop: int, sides: tuple[TrailSide, TrailSide], *, whole: bool) -> None:
     """Name the tensors that differ in the first steps; count steps in which only a tensor's digest differs."""
     kept = {*diff.left.kept()}, {*diff.right.kept()}
-    if diff.left.count == diff.right.count and diff.steps == 0 and kept[0] != kept[1] and whole:
+    has_same_stride = (diff.left.every, diff.left.always) == (diff.right.every, diff.right.always)
+    is_same = diff.left.count == diff.right.count and diff.steps == 0 and whole and has_same_stride
+    if is_same and kept[0] != kept[1] and sides[0].parameters_every == sides[1].parameters_every:
         diff.quantities[TENSORS].add(min(kept[0] ^ kept[1]), None, None)
     for step in sorted(kept[0] & kept[1]):
         if step >= stop:

@@ -30,7 +30,6 @@ _UNIT_BEHIND = re.compile(r"\s?[(\[][\w/%]{1,20}[)\]]$")  # "time (s)"
 _KEY_END = re.compile(r"[\s\"'=:(\[<>]*$")
 _EQUATED = re.compile(r"\s*[:=]\s*")  # behind "epoch 3" in "epoch 3: 3.2 s"
 _CONTINUED = re.compile(r"\s*(?:,|/|to|\.\.\.?|[(\[])?\s*(?:±|\+/?-)?\s*")  # between values of one name
-_LEVELS = re.compile(r"\b(?:DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL|[DIWEF]\d{0,4})\b")
 _SIDES = "|\u2502\u2503\u2551"  # of tables, as Rich draws them
 _CELLS = re.compile(rf"\s*[{_SIDES},\t]\s*|\s{{2,}}")
 _WITHIN = re.compile(r"[\w/.~-]")
@@ -283,7 +282,7 @@ def _names(line: str, tokens: Sequence[re.Match[str]], outer: ValueName | None =
         following = line[token.end() : behind_end].lstrip(" \t=\"'([")
         behind = _PIECES.split(following, maxsplit=1)[0]
         name = _name(between, behind, name, previous, token)
-        is_prefix = not names.words(_LEVELS.sub("", prefix))
+        is_prefix = not names.words(names.LEVELS.sub("", prefix))
         if outer is not None:
             parents = outer.parents if is_prefix else f"{outer.parents} {outer.text}"
             text = outer.text if is_prefix else name.text
@@ -300,7 +299,7 @@ def _begins_line(token: re.Match[str]) -> bool:
     """Return whether a token may belong to what a logger writes before each message."""
     form, line = forms.form_of(token), token.string
     before = line[: token.start()]
-    is_marked = (before.endswith("[") and form is Form.DATE) or _LEVELS.search(before) is not None
+    is_marked = (before.endswith("[") and form is Form.DATE) or names.LEVELS.search(before) is not None
     return form in (Form.DATE, Form.CLOCK, Form.NUMBER) and (is_marked or bool(names.words(line[token.end() :])))
 
 

@@ -75,8 +75,9 @@ def killed_helpers(scan: MetricsScan) -> Iterator[str]:
 
 def _lost(process: ScannedProcess) -> str:
     if process.whole:
-        return f"{process.count} lines"
-    return f"{process.count} lines, {process.lost} lost" if process.lost else f"{process.count} lines, wrongly numbered"
+        return f"{process.recorded} lines"
+    how = f"{process.lost} lost" if process.lost else "wrongly numbered"
+    return f"{process.recorded} lines, {how}"
 
 
 def is_cut_short(name: str, process: ScannedProcess | None, other: ScannedProcess | None) -> bool:

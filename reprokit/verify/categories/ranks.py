@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
+
+import msgspec
 
 from reprokit.core.difference import Side
 from reprokit.core.printable import listed
 from reprokit.run_files import trails
 from reprokit.run_files.rundir import RunDirectory
-from reprokit.run_files.trails import Series, TrailStep
+from reprokit.run_files.trails import Series, TrailStep, TrailTensor
 from reprokit.verify.categories import status
-from reprokit.verify.categories.divergence_words import counted
+from reprokit.verify.categories.divergence_words import NAMED, counted
 from reprokit.verify.read.scan import MetricsScan, SeriesKey, natural
 
 _RANK = re.compile(
@@ -33,6 +35,7 @@ class RankState(Enum):
     EQUAL = "equal"
     PARTED = "parted"  # equal at first, then different
     APART = "apart"  # different from the start: sharded, or separate trainings
+    SHARDED = "sharded"  # nothing to compare: each rank has parts of its own
     UNKNOWN = "unknown"  # no step has the parameters of all ranks
 
 
@@ -49,32 +52,49 @@ class RankAgreement:
     left: tuple[str, ...] = ()  # ranks that differ from two thirds of all, or changed between steps
     equal_gradients: bool | None = None  # at that step; None: not known
     found_other: bool = False  # whether parameters changed between that step and the previous one
+    tensors: tuple[str, ...] = ()  # that this is about, or, where they parted, that differ; none: all parameters
+    of_some: bool = False  # whether there are other ranks, with other parts
+    equal_until: int | None = None  # the last step before that was compared, if not each one was
 
     @property
     def words(self) -> str:
         """Return a sentence for users."""
         if self.state is RankState.PARTED:
-            return f"{self._ranks_words} at step {self.step:,} ({self._quantity_words}) of {self.optimizer}"
-        steps = counted(self.compared)
-        where = f"{self.optimizer} on {len(self.ranks)} ranks"
+            return f"{self._ranks_words} {self._step_words} ({self._quantity_words}) of {self.optimizer}"
+        where = f"{self.optimizer} on {self._where}"
+        what = f"parameters{f' ({listed(self.tensors, NAMED)})' if self.tensors else ''}"
         if self.state is RankState.EQUAL:
             more = self.steps - self.compared
-            return f"{where}: parameters are equal after each of {steps}" + (
+            return f"{where}: {what} are equal after each of {counted(self.compared)}" + (
                 f", {more:,} more not known" if more else ""
             )
         if self.state is RankState.APART:
-            return f"{where}: parameters differ from the start: they are sharded, or these are trainings of their own"
-        return f"{where}: of no step are the parameters of all known"
+            return f"{where}: {what} differ from the start: they are sharded, or these are trainings of their own"
+        if self.state is RankState.SHARDED:
+            return f"{where}: {what} are parts that no other rank has: only another run can be compared with them"
+        return f"{where}: of no step are the {what} of all known"
+
+    @property
+    def _where(self) -> str:
+        return f"ranks {_numbers(self.ranks)}" if self.of_some else f"{len(self.ranks)} ranks"
+
+    @property
+    def _step_words(self) -> str:
+        is_known = self.equal_until is None or self.equal_until + 1 == self.step
+        return f"at step {self.step:,}" if is_known else f"between steps {self.equal_until:,} and {self.step:,}"
 
     @property
     def _ranks_words(self) -> str:
         if self.left:
             others = "the other" if len(self.ranks) == 2 else "the others"
+            others += f" of {self._where}" if self.of_some else ""
             return f"{'rank' if len(self.left) == 1 else 'ranks'} {_numbers(self.left)} left {others}"
         return f"ranks {_numbers(self.ranks)} parted"
 
     @property
     def _quantity_words(self) -> str:
+        if self.tensors:
+            return listed(self.tensors, NAMED)
         if self.found_other:
             return "parameters were changed since the step before"
         gradients = {None: "gradients are not known", True: "gradients were equal", False: "gradients differed too"}
@@ -106,7 +126,7 @@ def agreements(run: RunDirectory, hosts: Mapping[str, RunDirectory] | None = Non
                 if series.count:
                     groups.setdefault((process, trail.incarnation, series.name), {})[rank] = series
     keys = sorted(groups, key=lambda key: (natural(key[0]), key[1], natural(key[2])))
-    return [_agreement(key[2], groups[key]) for key in keys if len(groups[key]) > 1]
+    return [found for key in keys if len(groups[key]) > 1 for found in _of_optimizer(key[2], groups[key])]
 
 
 def rank_of(process: str, host: str = "") -> tuple[str, str]:
@@ -173,12 +193,66 @@ def _parameters(run: RunDirectory, agreement: RankAgreement) -> dict[str, int | 
     return digests
 
 
-def _agreement(optimizer: str, series: Mapping[str, Series]) -> RankAgreement:
+def _of_optimizer(optimizer: str, series: Mapping[str, Series]) -> Iterator[RankAgreement]:
+    """Yield how ranks agree that have the same parts of all parameters, then on the parts that more ranks have."""
     ranks = tuple(sorted(series, key=natural))
     steps = min(rank_series.count for rank_series in series.values())
-    tables = [[tensors for _, tensors in series[rank].tables] for rank in ranks]
-    if any(table != tables[0] for table in tables):
-        return RankAgreement(optimizer, ranks, steps, 0, RankState.APART)
+    alike: dict[bytes, list[str]] = {}  # ranks by the tables of their tensors
+    for rank in ranks:
+        alike.setdefault(msgspec.json.encode([tensors for _, tensors in series[rank].tables]), []).append(rank)
+    if len(alike) == 1:
+        yield _agreement(optimizer, ranks, series, steps)
+        return
+    owners: dict[bytes, tuple[TrailTensor, dict[str, None]]] = {}
+    for rank in ranks:
+        for tensor in series[rank].tensors(0):
+            owners.setdefault(msgspec.json.encode(tensor), (tensor, {}))[1][rank] = None
+    if not any(tensor.placement for tensor, _ in owners.values()):
+        yield RankAgreement(optimizer, ranks, steps, 0, RankState.APART)
+        return
+    whole = [tuple(some) for some in alike.values() if len(some) > 1]
+    for some in whole:
+        yield replace(_agreement(optimizer, some, series, steps), of_some=True)
+    shared: dict[tuple[str, ...], list[TrailTensor]] = {}
+    for tensor, some_ranks in owners.values():
+        shared.setdefault(tuple(some_ranks), []).append(tensor)
+    for some, tensors in shared.items():
+        if len(some) > 1 and some not in whole:
+            yield replace(_agreement_on(optimizer, some, tensors, series, steps), of_some=len(some) < len(ranks))
+    alone = dict.fromkeys(tensor.name for some, tensors in shared.items() if len(some) == 1 for tensor in tensors)
+    if alone:
+        yield RankAgreement(optimizer, ranks, steps, 0, RankState.SHARDED, tensors=tuple(alone))
+
+
+def _agreement_on(
+    optimizer: str, ranks: tuple[str, ...], tensors: Sequence[TrailTensor], series: Mapping[str, Series], steps: int
+) -> RankAgreement:
+    """Compare some tensors of ranks in the first and last steps, of which each tensor has a digest."""
+    found = RankAgreement(optimizer, ranks, steps, 0, RankState.UNKNOWN, tensors=tuple(t.name for t in tensors))
+    for step in sorted(set.intersection(*(set(series[rank].kept()) for rank in ranks))):
+        values = [_parameters_of(series[rank], step, tensors) for rank in ranks] if step < steps else []
+        differing = [tensor for tensor, *digests in zip(tensors, *values, strict=True) if _all_equal(digests) is False]
+        if differing:
+            names = tuple(tensor.name for tensor in differing)
+            if found.state is not RankState.EQUAL:
+                return replace(found, state=RankState.APART, step=step, tensors=names)
+            left = _deviating(ranks, [tuple(digests) for digests in values])
+            return replace(found, state=RankState.PARTED, step=step, tensors=names, left=left)
+        if values and all(None not in digests for digests in values):
+            found = replace(found, state=RankState.EQUAL, compared=found.compared + 1, equal_until=step)
+    return found
+
+
+def _parameters_of(series: Series, step: int, tensors: Sequence[TrailTensor]) -> list[int | None]:
+    """Return the digests of these parameters after a step; None of one that is not known."""
+    digests, trail_step = series.digests(step), next(series.steps(step, step + 1), None)
+    if digests is None or trail_step is None or trail_step.parameters is None:
+        return [None] * len(tensors)
+    by_name = {tensor.name: digest for tensor, digest in zip(digests.tensors, digests.parameters, strict=True)}
+    return [by_name.get(tensor.name) or None for tensor in tensors]
+
+
+def _agreement(optimizer: str, ranks: tuple[str, ...], series: Mapping[str, Series], steps: int) -> RankAgreement:
     compared, were_equal = 0, False
     earlier: list[int | None] = [None] * len(ranks)  # parameters that the step before left
     for steps_of_ranks in zip(*(series[rank].steps(0, steps) for rank in ranks), strict=True):
@@ -195,7 +269,8 @@ def _agreement(optimizer: str, series: Mapping[str, Series]) -> RankAgreement:
                 compared,
                 state,
                 step=steps_of_ranks[0].number,
-                left=_deviating_ranks(ranks, steps_of_ranks) or _changed_ranks(ranks, steps_of_ranks, earlier),
+                left=_deviating(ranks, [s.parameters for s in steps_of_ranks])
+                or _changed_ranks(ranks, steps_of_ranks, earlier),
                 equal_gradients=_all_equal(step.gradients for step in steps_of_ranks),
                 found_other=equal_before is False,
             )
@@ -212,11 +287,11 @@ def _all_equal(values: Iterable[int | None]) -> bool | None:
     return False if len(known_values) > 1 else None if None in distinct else True
 
 
-def _deviating_ranks(ranks: Sequence[str], steps_of_ranks: Sequence[TrailStep]) -> tuple[str, ...]:
-    (majority, count), *_ = Counter(step.parameters for step in steps_of_ranks).most_common()
+def _deviating(ranks: Sequence[str], parameters: Sequence[Hashable]) -> tuple[str, ...]:
+    (majority, count), *_ = Counter(parameters).most_common()
     if 3 * count < 2 * len(ranks):
         return ()
-    return tuple(rank for rank, step in zip(ranks, steps_of_ranks, strict=True) if step.parameters != majority)
+    return tuple(rank for rank, digest in zip(ranks, parameters, strict=True) if digest != majority)
 
 
 def _changed_ranks(

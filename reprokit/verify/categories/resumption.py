@@ -116,7 +116,7 @@ class Resumption:
             steps = offset(*pair)
             if steps == 0:
                 return None
-            if steps is not None:
+            if steps is not None and not steps % max(side.series.every for side in pair):  # else none is in both
                 return cls(steps, is_right)
         return None
 

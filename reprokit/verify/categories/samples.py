@@ -33,7 +33,10 @@ from reprokit.verify.read.scan import natural
 NAME = "samples"
 MAX_COUNTED = 1 << 22  # distinct samples counted at a time
 SAMPLES, BATCHES = ("sample", "samples"), ("batch", "batches")
-DRAWN = "its model was called with other tensors than were fetched, or not with all, so which it used is not known"
+DRAWN = (
+    "its model was called with other tensors than were fetched, or not with all, or updates are not seen, "
+    "so which it used is not known"
+)
 
 
 # ---- two runs ----------------------------------------------------------------------------------------------
@@ -239,6 +242,9 @@ class EpochCoverage:
         parts = [f"{counted_as(self.repeated, self.unit)} {verb} {how_often}"] if self.repeated else []
         if self.distinct is None:
             return f"more than {MAX_COUNTED:,} samples are not counted"
+        unknown = self.batches - self.drawn if self.is_digest else 0
+        if unknown > 0:
+            return f"of {unknown:,} of {counted_as(self.batches, BATCHES)} the samples are not known"
         if self.loader.replacement:
             return "; ".join(["sampled with replacement", *parts])
         if self.is_finding:

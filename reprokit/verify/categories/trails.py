@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from reprokit.core.difference import SIDES, Difference, Role, Verdict, group, information, missing
@@ -26,7 +27,7 @@ from reprokit.verify.categories.match import RunPair
 from reprokit.verify.categories.resumption import Resumption
 from reprokit.verify.categories.series_leaves import judged
 from reprokit.verify.read.scan import natural
-from reprokit.verify.verdict import same_as_far, same_from_there
+from reprokit.verify.verdict import each_step_compared, same_as_far, same_from_there
 
 LISTED = 100  # tensors listed in figures
 
@@ -46,6 +47,11 @@ class TrailPair:
     def has_steps(self) -> bool:
         """Return whether either run recorded a step."""
         return any(series.count for trails_of_run in self._trails for trail in trails_of_run for series in trail.series)
+
+    @property
+    def every(self) -> int:
+        """Return of how many steps the trails of at least one run have one; 1 for each."""
+        return max(map(trails.longest_stride, self._trails))
 
     def compare(self) -> Difference:
         """Return a leaf for each equal series; for others a leaf for each quantity, causes before effects."""
@@ -79,7 +85,9 @@ class TrailPair:
         return group("trail", tuple([leaf for _, leaf in differing] + equal), _summary(differing, equal))
 
     def notes(self) -> Iterator[str]:
-        """Yield notes on trails that end before their training."""
+        """Yield notes on trails that end before their training, or passed over steps."""
+        if self.every > 1:
+            yield each_step_compared(self.every)
         for trails_of_run, side in zip(self._trails, SIDES, strict=True):
             for trail in trails_of_run:
                 if trail.gave_up or trail.lost:
@@ -119,10 +127,12 @@ def _title(kind: str, key: Key) -> str:
 def _same_leaf(key: Key, diff: SeriesDivergence) -> Difference:
     text = counted(min(diff.left.count, diff.right.count))
     known_quantities = [name for name in ORDER if diff.quantities[name].known]
-    figures = {"steps": [diff.left.count, diff.right.count], "known": known_quantities}
+    figures = {"steps": [diff.left.count, diff.right.count], "known": known_quantities, "every": diff.every}
     left, right = counted(diff.left.count), counted(diff.right.count)
     if left != right:  # one of them was cut off
-        return information(_title("trail", key), left, right, same_as_far(text))
+        return replace(information(_title("trail", key), left, right, same_as_far(text)), figures=figures)
+    if diff.every > 1:
+        left = right = f"one in {diff.every} of {left}"
     return Difference(_title("trail", key), Verdict.IDENTICAL, left, right, figures=figures)
 
 

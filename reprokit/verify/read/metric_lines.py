@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 
 from reprokit.core.errors import RunDamaged, RunTooNew
+from reprokit.run_files.numbers import content_of
 from reprokit.verify.read.normalization import Normalizations
 
 FORMAT = 1  # of an agent's lines: reprokit/agent/start.py
@@ -362,6 +363,8 @@ def content(raw: dict[str, Any], normalizations: Normalizations) -> bytes:
     Keys that this version does not know are compared as well.
     """
     kind = raw["k"]
+    if kind in ("loss", "log") and (number := content_of(raw)) is not None:
+        return number
     compared = raw.copy()
     for key in _VOLATILE.get(kind, _COMMON):
         compared.pop(key, None)

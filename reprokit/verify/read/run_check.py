@@ -16,7 +16,7 @@ from reprokit.core.bounds import MAX_FILES
 from reprokit.core.errors import RunDamaged, RunError, RunInProgress, RunNotFound, RunNotReadable, RunTooNew
 from reprokit.core.screen import Cells, print_rows
 from reprokit.model.run import FINISHED, NO_END, SystemCallsFile
-from reprokit.run_files import answers, console, findings, rundir, trails
+from reprokit.run_files import answers, console, findings, keyframes, rundir, trails
 from reprokit.run_files import ledgers as sample_ledgers
 from reprokit.run_files import unflushed as pending_lines
 from reprokit.run_files.rundir import RunDirectory
@@ -59,8 +59,13 @@ _ALLOWED: dict[str, list[tuple[str, bool]]] = {
     rundir.EVALUATION: [(r"[0-9a-f]{16}-[0-9]+\.npy", True)],
     rundir.CONSOLE: [(r"[0-9a-f]{16}-[0-9]+\.console", True)],
     rundir.TRAIL: [(r"[A-Za-z0-9-]+\.trail", True), (r"[A-Za-z0-9.-]+\.new", False)],
+    rundir.NUMBERS: [(r"[0-9a-f]{16}-[0-9]+\.numbers", True)],
     rundir.SAMPLES: [(r"[0-9a-f]{16}-[0-9]+\.(?:samples|tail)", True)],
     rundir.TENSORS: [(r"[0-9a-f]{16}-[0-9]+(?:\.jsonl|\.partial|-[0-9]+\.safetensors)", False)],
+    rundir.KEYFRAMES: [
+        (r"[0-9a-f]{16}-[0-9]+(?:\.jsonl|\.draws)|seal\.json", True),
+        (r"[0-9a-f]{16}-[0-9]+(?:\.partial|-[0-9]+\.safetensors)", False),
+    ],
     rundir.KEPT: [("[0-9]{1,9}", True)],
     rundir.FOUND: [("[0-9]{1,20}-[0-9]{1,20}", True)],
     rundir.READ_BY: [(r"[0-9]+-[0-9]+", False)],
@@ -153,6 +158,8 @@ def _readers(run: RunDirectory) -> Iterator[tuple[str, Callable[[], object]]]:
     yield rundir.DIVERGENCE, lambda: answers.divergence(run)
     if run.has(rundir.SYSTEM_CALLS):
         yield rundir.SYSTEM_CALLS, lambda: run.decode(rundir.SYSTEM_CALLS, SystemCallsFile)
+    if run.has(rundir.OPTIONS):
+        yield rundir.OPTIONS, lambda: run.decode(rundir.OPTIONS, dict[str, Any])
     if run.has(rundir.AGENT_PLAN):
         yield rundir.AGENT_PLAN, lambda: run.decode(rundir.AGENT_PLAN, dict[str, Any])
     if run.has(rundir.SHIM_PLAN):
@@ -164,6 +171,7 @@ def _readers(run: RunDirectory) -> Iterator[tuple[str, Callable[[], object]]]:
     if run.has(over):
         yield over, lambda: run.read(over, 0)
     yield rundir.TRAIL, lambda: _check_trails(run)
+    yield rundir.KEYFRAMES, lambda: keyframes.read(run.path, run.run.keyframes)
     yield rundir.SAMPLES, lambda: [None for ledger in sample_ledgers.ledgers(run) for _ in ledger.read()]
     if run.keeps_console:
         yield rundir.CONSOLE, lambda: [console.read(run, head) for head in console.heads(run).values()]
@@ -179,8 +187,7 @@ def _check_trails(run: RunDirectory) -> None:
     """Read every step, and every recorded digest of a single tensor."""
     for trail in trails.read(run):
         for series in trail.series:
-            for _ in series.steps():
-                pass
+            series.check()
             for number in series.kept():
                 series.digests(number)
 

@@ -27,6 +27,9 @@ def run_context(run: RunDirectory, scan: MetricsScan) -> RunContext:
     agents = [process.agent for process in scan.processes.values()]
     ids = {facts.launcher_pid, *(head.pid for head in heads.values()), *(agent.pid for agent in agents if agent)}
     started, ended = timestamp(facts.started) or 0.0, timestamp(facts.ended or "") or 0.0
+    if facts.continues is not None:  # its calendar follows that of the first recording
+        ids.update(facts.continues.pids)
+        started = min(started, facts.continues.recorded_at / 1e9 or started)
     return RunContext(frozenset(ids), started, ended, facts.working_directory, host=facts.host)
 
 

@@ -110,6 +110,9 @@ def _entropy(summary: RunSummary) -> Iterator[tuple[str, str]]:
         yield "entropy", in_words(run.fidelity) if run.fidelity is not None else "fidelity not known yet"
         if run.fidelity is not None and run.fidelity.orders_in_words:
             yield "orders", run.fidelity.orders_in_words
+    if run.continues is not None:
+        at_step = f" at step {run.continues.step:,}" if run.continues.step else ""
+        yield "entropy", f"goes on from {run.continues.path}{at_step}, with all of its entropy"
     if profile is not None and run.keyed:
         yield (
             "entropy",
@@ -217,7 +220,7 @@ def _weights(key: SeriesKey, series: ScannedSeries) -> str:
 
 def _caveats(summary: RunSummary) -> Iterator[tuple[str, str]]:
     yield from _limited("changed", iter(summary.run.changed))
-    yield from _limited("warning", iter(warnings(summary)))
+    yield from _limited("warning", (warning.line for warning in warnings(summary)))
     yield from _limited("not covered", not_covered(summary))
     if summary.run.proof is not None:
         yield from _limited("not recorded", iter(summary.run.proof.unaccounted))

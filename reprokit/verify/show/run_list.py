@@ -68,7 +68,10 @@ def runs(directory: Path) -> list[ListedRun]:
     try:
         names = run_home.names(directory)
     except FileNotFoundError:
-        raise RunNotFound(f"{directory} does not exist; 'reprokit record -- COMMAND' makes a run there") from None
+        raise RunNotFound(
+            f"{directory} does not exist; 'reprokit record -- COMMAND' makes a run there, "
+            "'reprokit ls DIRECTORY' lists others"
+        ) from None
     except OSError as error:
         raise RunNotFound(f"{directory}: {error.strerror}; name a directory of runs") from None
     readable = run_home.newest_first(directory)

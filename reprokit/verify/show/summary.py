@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,16 @@ import msgspec
 
 from reprokit import entropy
 from reprokit.core.errors import RunDamaged, RunError
-from reprokit.model.agent_warning import by_cause
 from reprokit.model.outputs import OutputsFile
 from reprokit.model.run import FAILED, FINISHED, NO_END, RunFile
+from reprokit.model.run_warning import RunWarning, by_cause
 from reprokit.model.states import SWITCHES, off_in
 from reprokit.run_files import findings, trails
 from reprokit.run_files.findings import FindingsFile
 from reprokit.run_files.rundir import ENTROPY, RunDirectory
 from reprokit.run_files.trails import Series, Trail
 from reprokit.verify.categories import console, processes, ranks, script_variables, tracker_metrics
+from reprokit.verify.categories.divergences import BOOSTING
 from reprokit.verify.categories.match import Raw
 from reprokit.verify.categories.status import ended
 from reprokit.verify.read import integrity
@@ -59,7 +60,7 @@ class RunSummary:
     entropy_files: int
     entropy_size: int
     trails: list[TrailContents] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)  # problems with reading trails and findings
+    problems: list[RunWarning] = field(default_factory=list)  # problems with reading trails and findings
     findings: FindingsFile | None = None
     printed: list[tuple[str, list[int]]] = field(default_factory=list)  # number of lines of each stream, by process
     unseen: str = ""  # which output was not kept, in words
@@ -133,7 +134,7 @@ def summarize(path: Path) -> RunSummary:
     try:
         printed_counts, unseen = list(console_text.counts(directory)), "; ".join(console.unseen(directory))
     except RunError as error:
-        problems.append(str(error))
+        problems.append(RunWarning(str(error), error.slug))
     return RunSummary(
         directory,
         in_progress,
@@ -149,12 +150,12 @@ def summarize(path: Path) -> RunSummary:
     )
 
 
-def _findings(directory: RunDirectory, problems: list[str]) -> FindingsFile | None:
+def _findings(directory: RunDirectory, problems: list[RunWarning]) -> FindingsFile | None:
     """Return the findings of reprokit profile; a damaged file is reported as a problem."""
     try:
         return findings.read(directory)
     except RunError as error:
-        problems.append(str(error))
+        problems.append(RunWarning(str(error), error.slug))
         return None
 
 
@@ -219,13 +220,18 @@ def _uncovered(summary: RunSummary) -> Iterator[str]:
         yield f"{unanswered} requests that the supervisor did not answer, as it was stopped or gone"
 
 
-def warnings(summary: RunSummary) -> list[str]:
-    """Return the warnings of launcher and agent, each once."""
-    texts = list(dict.fromkeys([*summary.run.warnings, *summary.problems, *_damage_warnings(summary)]))
-    return texts + [f"the agent: {warning.text}" for warning in by_cause(summary.scan.warnings) if warning.text]
+def warnings(summary: RunSummary, *, is_checked: bool = False) -> list[RunWarning]:
+    """Return the warnings of launcher and agent, each once; of a run that was compared its copies are whole."""
+    damages = _damage_warnings(summary, is_checked)
+    of_agents = (
+        msgspec.structs.replace(warning, text=f"the agent: {warning.text}")
+        for warning in by_cause(summary.scan.warnings)
+        if warning.text
+    )
+    return list(dict.fromkeys([*summary.run.warnings, *summary.problems, *damages, *of_agents]))
 
 
-def _damage_warnings(summary: RunSummary) -> Iterator[str]:
+def _damage_warnings(summary: RunSummary, is_checked: bool) -> Iterator[RunWarning]:
     """Yield what is wrong with the random profile and the kept files, if the run has ended."""
     if summary.in_progress:
         return
@@ -234,12 +240,14 @@ def _damage_warnings(summary: RunSummary) -> Iterator[str]:
         if run.run.has_profile:
             entropy.check(run.path / ENTROPY, run.run.profile)
     except RunError as error:
-        yield str(error)
-    for part in (integrity.evaluation, integrity.console, integrity.kept_outputs, integrity.snapshots):
+        yield RunWarning(str(error), error.slug)
+    kept_outputs = partial(integrity.kept_outputs, is_checked=is_checked)
+    for part in (integrity.evaluation, integrity.console, kept_outputs, integrity.snapshots):
         try:
-            yield from (f"{run.path / problem.name} {problem.what}" for problem in part(run))
+            for problem in part(run):
+                yield RunWarning(f"{run.path / problem.name} {problem.what}", RunDamaged.slug)
         except RunError as error:
-            yield str(error)
+            yield RunWarning(str(error), error.slug)
 
 
 def document(summary: RunSummary) -> dict[str, Any]:
@@ -269,7 +277,7 @@ def document(summary: RunSummary) -> dict[str, Any]:
         "printed": [{"process": name, "stdout": counts[0], "stderr": counts[1]} for name, counts in summary.printed],
         "outputs": msgspec.to_builtins(summary.outputs.files),
         "links": msgspec.to_builtins(summary.outputs.links),
-        "warnings": warnings(summary),
+        "warnings": [{"text": warning.text, "code": warning.code} for warning in warnings(summary)],
         "not_covered": list(not_covered(summary)),
     }
 
@@ -304,6 +312,8 @@ class TrailContents:
     quantities: list[str]
     tensors: int
     bytes: int  # size of the file, which all optimizers of a process share
+    every: int  # it has one in so many steps
+    always: int  # and each of so many first ones
 
     def document(self) -> dict[str, Any]:
         """Return it for a JSON document."""
@@ -311,37 +321,40 @@ class TrailContents:
 
     def __str__(self) -> str:
         what = ", ".join(self.quantities) or "nothing known of them"
+        has_gaps = self.every > 1 and self.steps > self.always
+        gaps = f" (from step {self.always} on one in {self.every:,})" if has_gaps else ""
         return (
             f"{self.name} ({self.kind}) of process {self.process}: {self.steps:,} step{'' if self.steps == 1 else 's'}"
-            f" of {self.tensors} tensors: {what}; in a file of {self.bytes} bytes"
+            f"{gaps} of {self.tensors} tensors: {what}; in a file of {self.bytes} bytes"
         )
 
 
-def holdings(run: RunDirectory, *, in_progress: bool) -> tuple[list[TrailContents], list[str]]:
+def holdings(run: RunDirectory, *, in_progress: bool) -> tuple[list[TrailContents], list[RunWarning]]:
     """Return the contents of each optimizer's trail, and a warning if they cannot be read."""
     for attempt in range(ATTEMPTS):
         try:
             return [contents for trail in trails.read(run) for contents in _contents_of(trail)], []
         except RunDamaged as error:
             if not in_progress or attempt == ATTEMPTS - 1:
-                return [], [str(error)]
+                return [], [RunWarning(str(error), error.slug)]
         except RunError as error:
-            return [], [str(error)]
+            return [], [RunWarning(str(error), error.slug)]
     return [], []
 
 
 def _contents_of(trail: Trail) -> Iterator[TrailContents]:
     for series in trail.series:
         tensors = len(series.tensors(max(0, series.count - 1)))
-        yield TrailContents(
-            trail.process, series.name, series.kind, series.count, _known_quantities(series), tensors, trail.size
-        )
+        known, gaps = _known_quantities(series), (series.every, series.always)
+        yield TrailContents(trail.process, series.name, series.kind, series.count, known, tensors, trail.size, *gaps)
 
 
 def _known_quantities(series: Series) -> list[str]:
     steps = list(series.steps(0, LOOKED_AT))
+    has_buffers = series.framework not in BOOSTING  # there a field of the last round only, for all trees
     return [
         name
         for name, fields in _QUANTITIES.items()
-        if any(getattr(step, field) is not None for step in steps for field in fields)
+        if (has_buffers or name != "buffers")
+        and any(getattr(step, field) is not None for step in steps for field in fields)
     ]

@@ -52,6 +52,7 @@ def killed(reprokit: Reprokit, object_store: ObjectStore, count: Callable[[], in
     return count()
 
 
+@pytest.mark.slow
 def test_a_run_is_pushed_and_pulled_though_both_are_killed(
     recorded: Reprokit, object_store: ObjectStore, url: str, tmp_path: Path
 ) -> None:

@@ -9,18 +9,23 @@ import os
 import shlex
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
 from in_toto_attestation.v1.statement import Statement
 from securesystemslib.dsse import Envelope
 from securesystemslib.signer._crypto_signer import CryptoSigner
 
-from reprokit.core.errors import BadEnvelope
+from reprokit.core.errors import BadEnvelope, PolicyNotMet, Refused
 from reprokit.evidence.attest import envelope, keys, predicate
+from reprokit.evidence.attest.policy import Policy, check_materials
+from reprokit.evidence.report.gather import gather
 from tests.support import Done, Reprokit, schema_of
+from tests.verify.runs import replayed, training
 
 PAYLOAD = "application/vnd.in-toto+json"
 
@@ -139,6 +144,7 @@ def test_key_ids_decide_nothing_and_any_good_signature_will_do(signed: Reprokit)
     assert verify(signed, "model.bin").returncode == 0
 
 
+@pytest.mark.slow
 def test_artifacts_must_be_those_that_were_signed(signed: Reprokit) -> None:
     (signed.directory / "empty").mkdir()
     (signed.directory / "fifo").mkdir()
@@ -172,7 +178,8 @@ def test_a_policy_is_met_or_the_status_says_so(signed: Reprokit, real: Reprokit)
         done = verify(signed, "model.bin", *unmet)
         assert (done.returncode, done.stdout) == (4, ""), unmet
         assert "policy-not-met" in done.stderr
-    for wrong in (["--max-age", "soon"], ["--predicate", "slsa"], ["--command", "'"]):
+    refused = [("--commit", "main"), ("--require", "nothing"), ("--max-age", "soon"), ("--predicate", "slsa")]
+    for wrong in (*refused, ("--command", "'")):
         assert "usage" in verify(signed, "model.bin", *wrong).stderr
     failed = real.run("report", "first", "other", "--format", "test-result").stdout
     signed_again(signed, failed.encode())
@@ -231,6 +238,7 @@ def test_a_test_result_that_contradicts_itself_is_malformed(signed: Reprokit, re
     assert "contradicts" in verify(signed, "--partial").stderr
 
 
+@pytest.mark.slow
 def test_the_envelopes_of_other_tools_are_refused(signed: Reprokit) -> None:
     """Signed by the same key, and whole: a statement of where something was built is none of a re-run."""
     statement = {
@@ -291,3 +299,73 @@ def test_keys_are_kept_from_others(real: Reprokit, signed: Reprokit) -> None:
     done = real.run("report", "first", "second", "--format", "test-result", "--sign", str(key))
     assert (done.returncode, done.stdout) == (2, "")
     assert "may be read by others" in done.stderr
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def stated(tmp_path: Path, **used: Any) -> envelope.Signed:
+    """What is signed of a training and its replay, of a checkout that used these files."""
+    from reprokit.evidence.attest.statement import statement
+
+    left = training(tmp_path / "left")
+    git = {"commit": COMMIT, "dirty": False, "untracked": {}, "changes": "", "repository": "https://host.example/a.git"}
+    left.environment |= {"git": {**git, "used": {"changed": {}, "outside": {}, "same": 2, "not_compared": 0, **used}}}
+    left.environment |= {"packages": {"numpy": "2.1", "click": "8"}, "imported": ["numpy"]}
+    left.environment["code"] = {"train.py": f"sha256:{hashlib.sha256(b'pass').hexdigest()}"}
+    left.add("seed", call="torch.manual_seed", argument="0", where="train.py:4", thread="main")
+    facts = gather([left.write(), replayed(left, tmp_path / "right").write()])
+    keys.make(tmp_path / "key")
+    text = envelope.sign(statement(facts, "bitwise-rerun"), keys.read_private(tmp_path / "key"))
+    (tmp_path / "signed.json").write_text(text)
+    return envelope.read(tmp_path / "signed.json", keys.read_public(tmp_path / "key.pub"))
+
+
+def test_a_statement_has_what_an_auditor_asks_for(tmp_path: Path) -> None:
+    signed = stated(tmp_path)
+    assert [(package.name, package.version, package.imported) for package in signed.rerun.packages] == [
+        ("click", "8", False),
+        ("numpy", "2.1", True),
+    ]
+    assert "torch.manual_seed(0), at train.py:4" in signed.rerun.seeds
+    assert {run.source.repository for run in signed.rerun.runs} == {"https://host.example/a.git"}
+    older = payload_of(signed)
+    for run in older["runs"]:
+        del run["source"]["repository"]
+    del older["packages"], older["seeds"]
+    assert predicate.read(predicate.RERUN, older).packages == ()
+
+
+def payload_of(signed: envelope.Signed) -> Any:
+    return json.loads(json.dumps(signed.content["predicate"]))
+
+
+def test_a_policy_names_commit_categories_and_materials(tmp_path: Path) -> None:
+    signed = stated(tmp_path)
+    Policy(commit=COMMIT[:9], required=("trail", "weights")).require(signed)
+    for unmet in (
+        Policy(commit="f" * 40),
+        Policy(required=("weights", "metrics in files")),
+        Policy(required=("times",)),
+    ):
+        with pytest.raises(PolicyNotMet):
+            unmet.require(signed)
+    of_one = msgspec.structs.replace(signed.rerun.compared[0], name="metrics in files: a.csv", verdict="missing")
+    alone = msgspec.structs.replace(signed.rerun, compared=(*signed.rerun.compared, of_one))
+    with pytest.raises(PolicyNotMet, match="nothing of metrics in files was compared"):
+        Policy(required=("metrics in files",)).require(replace(signed, rerun=alone))
+    (tmp_path / "train.py").write_text("pass")
+    assert check_materials(signed, [tmp_path / "train.py"]) == ("train.py",)
+    (tmp_path / "train.py").write_text("other")
+    with pytest.raises(Refused, match=r"another than that of train\.py"):
+        check_materials(signed, [tmp_path / "train.py"])
+    with pytest.raises(Refused):
+        check_materials(signed, [tmp_path])
+
+
+@pytest.mark.parametrize(
+    "used", [{"changed": {"a.py": "sha256:1"}}, {"outside": {"b.py": "sha256:1"}}, {"not_compared": 1}, {"same": 0}]
+)
+def test_a_commit_is_required_of_all_files_that_were_used(used: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(PolicyNotMet, match="did not use that commit's files alone"):
+        Policy(commit=COMMIT).require(stated(tmp_path, **used))

@@ -17,8 +17,10 @@ import jsonschema
 import msgspec
 import psutil
 import pytest
+import yaml
 from markdown_it import MarkdownIt
 
+from reprokit.core.pages.environment import MOST_ROWS
 from reprokit.evidence.attest import predicate, statement
 from reprokit.evidence.export import cyclonedx
 from reprokit.evidence.report import facts as audit
@@ -29,11 +31,12 @@ from reprokit.evidence.report.sections.curves import POINTS, ThinnedCurve
 from reprokit.evidence.report.text import print_report
 from reprokit.model.outputs import OutputFile
 from reprokit.model.run import FINISHED, RUNNING, Bundled
+from reprokit.model.run_warning import RunWarning
 from reprokit.model.states import Uncovered
 from reprokit.run_files.console import PrintedPiece
 from reprokit.run_files.rundir import RUN, write_json
 from reprokit.verify.ignores import declared
-from tests.support import COMMAND, Reprokit, schema_of, wait_until
+from tests.support import COMMAND, Reprokit, rest_slow, schema_of, wait_until
 from tests.verify.runs import Building, digest, float32, recording, replayed, tensor, training
 
 Pair = tuple[Building, Building]
@@ -229,7 +232,7 @@ def test_a_run_that_failed_or_whose_launcher_was_killed_says_so_first(real: Repr
         for line in ending(real, name, code):
             assert line.replace("\\", "").startswith(said[:24]), (name, line)
     card = markdown.model_card(gather([real.directory / "failed"]))
-    assert "This run failed" in card.splitlines()[2]
+    assert "This run failed" in card.partition("## Reproducibility\n\n")[2].splitlines()[0]
 
 
 def test_a_run_with_no_metrics_has_a_report_in_every_format(real: Reprokit) -> None:
@@ -335,7 +338,7 @@ def test_a_page_answers_in_order_and_needs_nothing(pair: Pair) -> None:
     assert page.outside == page.handlers == []
     paper = text.partition("<style>@page")[2].partition("</style>")[0]
     assert all(building.run.run_id in paper for building in pair)
-    assert "counter(page)" in paper
+    assert "counter(page)" in text
     assert page.tags.count("a") == page.tags.count("details") == len(ORDER)
     assert not {"script", "iframe", "object", "embed", "form", "link", "base"} & set(page.tags)
     assert page.tags.count("h1") == page.tags.count("main") == 1
@@ -345,7 +348,7 @@ def test_hostile_texts_are_texts(tmp_path: Path, capsys: pytest.CaptureFixture[s
     left = training(tmp_path / "left")
     left.run.command = ["python", HOSTILE]
     left.run.uncovered = [Uncovered(source="program", text=HOSTILE)]
-    left.run.warnings = [HOSTILE]
+    left.run.warnings = [RunWarning(HOSTILE, HOSTILE)]
     left.environment["packages"] = {HOSTILE: HOSTILE}
     left.environment["code"] = {HOSTILE: digest("code")}
     left.add("log", name=HOSTILE, step=1, epoch=None, value=float32(1.0))
@@ -363,22 +366,45 @@ def test_hostile_texts_are_texts(tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert "\x1b" not in shown
         assert "\x07" not in shown
         assert "\u202e" not in shown
-    for shown in (markdown.page(found), markdown.model_card(found)):
+    for shown in (markdown.page(found), markdown.model_card(found).partition("\n---\n")[2]):
         page = Page(MarkdownIt("commonmark", {"html": True}).enable("table").render(shown))
         assert page.handlers == page.outside == []
         assert not {"script", "img", "a"} & set(page.tags)
         assert "table" in page.tags
 
 
-@pytest.mark.parametrize("count", [10, 10_000])
-def test_many_tensors_are_all_there(count: int, tmp_path: Path) -> None:
+def test_a_model_card_begins_with_what_hubs_read(pair: Pair) -> None:
+    """The block is found and read as by huggingface_hub's RepoCard, and no text gets out of it."""
+    left, _ = pair
+    left.environment |= {"packages": {"transformers": "4", "torch": "2"}, "imported": ["transformers", "torch"]}
+    address = "https://host.example/\U0001f600#\n---\nlicense: mit"
+    left.environment["git"] = {"commit": "ab" * 20, "repository": address, "used": {"same": 1}}
+    card = markdown.model_card(facts_of((left, replayed(left, left.path.with_name("again")))))
+    block = re.search(r"^(\s*---[\r\n]+)([\S\s]*?)([\r\n]+---(\r\n|\n|\r)?)", card)
+    assert block is not None
+    metadata = yaml.safe_load(block[2])
+    assert metadata.keys() == {"library_name", "tags", "reprokit"}
+    assert metadata["library_name"] == "transformers"
+    assert metadata["tags"] == ["reprokit", "reproducibility"]
+    assert metadata["reprokit"]["verdict"] == "identical"
+    assert metadata["reprokit"]["commit"] == "ab" * 20
+    assert "/\U0001f600#" in metadata["reprokit"]["repository"]
+    assert "license: mit" in metadata["reprokit"]["repository"]
+    assert card[block.end() :].lstrip().startswith("## Reproducibility")
+
+
+@pytest.mark.parametrize("count", rest_slow([10, 10_000]))
+def test_many_tensors_are_counted_and_all_in_the_facts(count: int, tmp_path: Path) -> None:
     left = training(tmp_path / "left")
     tensors = [tensor(f"layer{number}.weight", str(number)) for number in range(count)]
     end: dict[str, Any] = {"at": "end", "epoch": None, "object": "model#1", "class": "Net"}
     left.add("weights", **end, digest=digest("all"), tensors=tensors)
-    text = html.page(facts_of((left, replayed(left, tmp_path / "right"))))
-    assert all(f"layer{number}.weight" in text for number in (0, count // 2, count - 1))
-    assert len(text) < 100_000 + count * 600
+    found = facts_of((left, replayed(left, tmp_path / "right")))
+    text = html.page(found)
+    assert all(f"layer{number}.weight" in text for number in (0, min(count, MOST_ROWS) // 2))
+    assert ("more rows, none of which differs, are not shown here" in text) == (count > MOST_ROWS)
+    assert len(text) < 100_000 + MOST_ROWS * 600
+    assert sum("layer" in item.name for item in found.digests) == count
 
 
 def test_curves_of_any_length_keep_their_extremes() -> None:
@@ -401,6 +427,7 @@ def test_a_curve_ends_with_its_last_value_be_it_finite_or_not(values: list[float
     assert curve.points() == tuple(starmap(CurvePoint, enumerate(values)))
 
 
+@pytest.mark.slow
 def test_the_command_writes_what_the_name_says(real: Reprokit) -> None:
     for name, start in [("r.html", "<!DOCTYPE html>"), ("r.md", "# Identical"), ("r.json", "{"), ("r.cdx.json", "{")]:
         done = real.run("report", "first", "second", "-o", name)

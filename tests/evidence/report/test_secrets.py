@@ -113,6 +113,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Reprokit:
     reprokit.script("train.py", SCRIPT.format(password=PASSWORD, token=TOKEN))
     command = [sys.executable, "train.py", TOKEN, "--password", PASSWORD, f"https://ann:{PASSWORD}@example.org/x"]
     assert reprokit.run("record", "-o", "first", "--", *command).returncode == 0
+    assert reprokit.run("replay", "first", "-o", "second").returncode == 0
     return reprokit
 
 
@@ -121,10 +122,10 @@ def hidden(text: str) -> bool:
 
 
 def test_a_replay_says_none_and_is_given_all(runs: Reprokit) -> None:
-    replayed = runs.run("replay", "first", "-o", "second")
+    replayed = runs.run("replay", "first", "-o", "again")
     assert f"replaying: {sys.executable} train.py {SECRET} --password {SECRET} https://example.org/x" in replayed.stderr
     assert hidden(replayed.stderr)
-    for name in ("first", "second"):
+    for name in ("first", "again"):
         assert runs.facts(name)["command"][2:5] == [TOKEN, "--password", PASSWORD]
         assert (runs.directory / name / "run.json").stat().st_mode & 0o77 == 0
 
@@ -156,7 +157,7 @@ def test_show_and_verify_reveal_them_only_if_asked(runs: Reprokit, arguments: li
 
 @pytest.mark.parametrize(
     "kind",
-    ["json", "html", "markdown", "cyclonedx", "test-result", "bitwise-rerun"],
+    ["json", "html", "markdown", pytest.param("cyclonedx", marks=pytest.mark.slow), "test-result", "bitwise-rerun"],
 )
 def test_a_report_holds_none(runs: Reprokit, kind: str) -> None:
     done = runs.run("report", "first", "second", "--format", kind)

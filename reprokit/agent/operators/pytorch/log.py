@@ -62,7 +62,10 @@ class PytorchCalls:
         self._events.modes.follow_threads()
         self._agent.listeners.append((COMPILERS, lambda _, module: self._graphs.watch(module)))
         if not self._events.modes.can_compile:
-            self._agent.warn("before PyTorch 2.10, what torch.compile compiles is executed eagerly while it is logged")
+            self._agent.warn(
+                "before PyTorch 2.10, what torch.compile compiles is executed eagerly while it is logged",
+                "compiled-eagerly",
+            )
 
     def watch(self, is_on: bool) -> None:
         """Start or stop logging."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from reprokit.core.printable import listed
 from reprokit.evidence.report.section import ReportedRuns
 from reprokit.model.run import NO_END
 from reprokit.model.states import off_in
 from reprokit.verify.categories.status import date_problems
 from reprokit.verify.show.summary import RunSummary
+
+SHOWN = 3  # runs that a sentence names
 
 
 def section(runs: ReportedRuns) -> dict[str, Any]:
@@ -25,10 +28,16 @@ def attention(summaries: Sequence[RunSummary], made: str) -> Iterator[str]:
     yield from _dates(summaries, made)
 
 
+def _names(summaries: Sequence[RunSummary]) -> tuple[str, ...]:
+    """Return what the runs are called, each at the start of a sentence."""
+    if len(summaries) > 2:
+        return tuple(f"The run {summary.directory.path.name}" for summary in summaries)
+    return ("This run",) if len(summaries) == 1 else ("The first run", "The second run")
+
+
 def _ends(summaries: Sequence[RunSummary]) -> Iterator[str]:
     """Yield what is lacking of runs: their ends, processes that went on, programs that nobody saw."""
-    for summary, side in zip(summaries, ("first", "second"), strict=False):
-        name = "This run" if len(summaries) == 1 else f"The {side} run"
+    for summary, name in zip(summaries, _names(summaries), strict=True):
         if summary.in_progress:
             yield f"{name} is still in progress: what is said here can change."
         elif summary.directory.unfinished:
@@ -44,10 +53,19 @@ def _ends(summaries: Sequence[RunSummary]) -> Iterator[str]:
 def _switched_off(summaries: Sequence[RunSummary]) -> Iterator[str]:
     """Yield what is not known of the runs as the user switched it off."""
     for option in off_in(part for summary in summaries for part in summary.run.switched_off):
-        whose = [option in off_in(summary.run.switched_off) for summary in summaries]
-        runs = "Both runs lack" if all(whose) else f"The {'first' if whose[0] else 'second'} run lacks"
-        runs = "This run lacks" if len(whose) == 1 else runs
+        whose = [
+            name
+            for summary, name in zip(summaries, _names(summaries), strict=True)
+            if option in off_in(summary.run.switched_off)
+        ]
+        all_of_them = "Both runs lack" if len(whose) == 2 else f"All {len(whose)} runs lack"
+        runs = all_of_them if 1 < len(whose) == len(summaries) else f"{_joined(whose)} lack{'s' * (len(whose) == 1)}"
         yield f"{runs} {option.lost}: it was switched off by {option.option}."
+
+
+def _joined(names: Sequence[str]) -> str:
+    """Return the names in one phrase, which begins a sentence."""
+    return listed([names[0], *(f"{name[:1].lower()}{name[1:]}" for name in names[1:])], SHOWN)
 
 
 def _dates(summaries: Sequence[RunSummary], made: str) -> Iterator[str]:

@@ -29,18 +29,19 @@ def section(runs: ReportedRuns) -> dict[str, Any]:
     witnessed = runs.execution or Execution()
     notes = (*witnessed.notes, *(of_two.notes if of_two is not None else ()))
     return {
-        "verdict": _verdict(runs.summaries, comparison, runs.problem, witnessed.failures),
+        "verdict": verdict_of(runs.summaries, comparison, runs.problem, witnessed.failures),
         "compared_how": _how(runs.summaries, comparison),
         "excluded": of_two.normalizations if of_two is not None else (),
         "ignored": tuple(audit.IgnoredDifferences(**use.document()) for use in (of_two.ignores if of_two else ())),
         "notes": tuple(dict.fromkeys(notes)),
-        "categories": tuple(_categories(comparison, is_alone=runs.is_alone)),
+        "categories": tuple(categories(comparison, is_alone=runs.is_alone)),
     }
 
 
-def _verdict(
-    summaries: Sequence[RunSummary], comparison: Comparison | None, problem: str, failures: Sequence[str]
+def verdict_of(
+    summaries: Sequence[RunSummary], comparison: Comparison | None, problem: str, failures: Sequence[str] = ()
 ) -> audit.ReportVerdict:
+    """Return the verdict on one run or two; `failures` of who executed them make it no success."""
     if len(summaries) == 1:
         state = "is not finished" if summaries[0].in_progress else "was not compared with another"
         return audit.ReportVerdict(
@@ -102,7 +103,8 @@ def _how(summaries: Sequence[RunSummary], comparison: Comparison | None) -> tupl
     return (f"The runs are {kind}.", *BY_BITS)
 
 
-def _categories(comparison: Comparison | None, *, is_alone: bool) -> Iterator[audit.Category]:
+def categories(comparison: Comparison | None, *, is_alone: bool) -> Iterator[audit.Category]:
+    """Yield what was compared by category, without the environment."""
     if comparison is None:
         return
     room = MAX_ITEMS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from reprokit.core.errors import RunError
@@ -36,6 +37,7 @@ def _entropy(first: RunSummary, last: RunSummary) -> audit.Entropy:
         processes=profile.processes,
         threads=profile.threads,
         withheld=profile.withheld,
+        purposes=tuple(_purposes(requests)) if requests else (),
         askers=tuple(_asker(requests, asker, asked) for asker, asked in ordered[:MAX_ASKERS]) if requests else (),
         askers_left_out=max(0, len(ordered) - MAX_ASKERS),
         fidelity=None if fidelity is None else fidelity.kinds,
@@ -51,6 +53,15 @@ def _asking(summary: RunSummary) -> entropy_requests.EntropyRequests | None:
         return entropy_requests.report(summary.directory.path)
     except RunError:
         return None
+
+
+def _purposes(requests: entropy_requests.EntropyRequests) -> Iterator[audit.EntropyPurpose]:
+    """Yield what libraries asked entropy for, the most bytes first."""
+    rows = requests.asking.purposes.items()
+    for (library, purpose), asked in sorted(rows, key=lambda row: (-row[1].bytes, -row[1].requests, row[0])):
+        yield audit.EntropyPurpose(
+            library=library, purpose=purpose, requests=asked.requests, bytes=asked.bytes, withheld=asked.withheld
+        )
 
 
 def _asker(

@@ -24,13 +24,14 @@ DATED = "The date of this report was set by SOURCE_DATE_EPOCH, and is none of a 
 def section(runs: ReportedRuns) -> dict[str, Any]:
     """Return the limits, and commands that check what is said."""
     dated = [DATED] if runs.is_dated else []
-    return {"limits": (*_limits(runs.summaries), *dated), "check_it": tuple(_check_it(runs.summaries))}
+    return {"limits": (*_limits(runs), *dated), "check_it": tuple(_check_it(runs.summaries))}
 
 
-def _limits(summaries: Sequence[RunSummary]) -> Iterator[str]:
+def _limits(runs: ReportedRuns) -> Iterator[str]:
     yield from GROUND
-    said = [f"Not covered: {line}" for summary in summaries for line in not_covered(summary)]
-    said += [f"Warning: {line}" for summary in summaries for line in warnings(summary)]
+    is_checked = runs.comparison is not None
+    said = [f"Not covered: {line}" for summary in runs.summaries for line in not_covered(summary)]
+    said += [f"Warning: {each.line}" for summary in runs.summaries for each in warnings(summary, is_checked=is_checked)]
     yield from dict.fromkeys(said)
 
 

@@ -15,11 +15,11 @@ from reprokit.verify.show.summary import RunSummary
 
 def section(runs: ReportedRuns) -> dict[str, Any]:
     """Return the environment and the packages of the first run."""
-    environment = _environment(runs.comparison, runs.first, is_alone=runs.is_alone)
-    return {"environment": tuple(environment), "packages": tuple(_packages(runs.first))}
+    facts = environment(runs.comparison, runs.first, is_alone=runs.is_alone)
+    return {"environment": tuple(facts), "packages": tuple(_packages(runs.first))}
 
 
-def _environment(comparison: Comparison | None, first: RunSummary, *, is_alone: bool) -> Iterator[audit.Item]:
+def environment(comparison: Comparison | None, first: RunSummary, *, is_alone: bool) -> Iterator[audit.Item]:
     """Yield the facts of the environment; those that differ come first."""
     if comparison is None:
         yield from (audit.Item(name=name, verdict=audit.NOT_COMPARED, left=value) for name, value in _host(first))

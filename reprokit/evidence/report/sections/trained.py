@@ -24,13 +24,14 @@ def section(runs: ReportedRuns) -> dict[str, Any]:
     """Return the runs, what the first was made of, and its outputs."""
     files = runs.first.outputs.files
     return {
-        "runs": tuple(_run(summary, _SIDES[number]) for number, summary in enumerate(runs.summaries)),
+        "runs": tuple(run_of(summary, _SIDES[number]) for number, summary in enumerate(runs.summaries)),
         "trained": _trained(runs.first),
         "outputs": tuple(audit.Output(path=file.path, size=file.size, digest=file.digest) for file in files),
     }
 
 
-def _run(summary: RunSummary, side: Literal["left", "right"]) -> audit.RunReport:
+def run_of(summary: RunSummary, side: Literal["left", "right"]) -> audit.RunReport:
+    """Return the facts of one run."""
     run = summary.run
     sealed = rundir.seal_file(summary.directory.path / rundir.RUN)
     return audit.RunReport(

@@ -1,0 +1,79 @@
+"""The agent's bytecode: reprokit's launcher writes it before a run, and no process of the run does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reprokit.run.environment import agent_directory, complete_bytecode
+
+UNNEEDED = ("capture", "listeners", "operators", "predictions", "pytorch", "state", "tensorflow", "tensors")
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the agent that nobody has compiled."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    copy = tmp_path / "reprokit/agent"
+    shutil.copytree(agent_directory(), copy, ignore=shutil.ignore_patterns("__pycache__", *UNNEEDED))
+    return copy
+
+
+def bytecode(agent: Path) -> dict[str, int]:
+    return {str(file.relative_to(agent)): file.stat().st_mtime_ns for file in agent.rglob("*.pyc")}
+
+
+def test_what_is_missing_is_compiled_once(agent: Path) -> None:
+    complete_bytecode(agent)
+    written = bytecode(agent)
+    assert len(written) == len(list(agent.rglob("*.py")))
+    complete_bytecode(agent)
+    assert bytecode(agent) == written
+    lost = next(agent.glob("core/__pycache__/journal.*.pyc"))
+    lost.unlink()
+    complete_bytecode(agent)
+    again = bytecode(agent)
+    assert again.keys() == written.keys()
+    assert [name for name in again if again[name] != written[name]] == [str(lost.relative_to(agent))]
+
+
+def test_who_wants_no_bytecode_gets_none(agent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    complete_bytecode(agent)
+    assert not bytecode(agent)
+
+
+def test_a_process_of_a_run_writes_none_and_takes_no_stale_or_damaged_one(agent: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "plan.json").write_text('{"format": 1, "mode": "record"}')
+    environment = {**os.environ, "PYTHONPATH": str(agent / "bootstrap"), "REPROKIT_RUN": str(run), "REPROKIT_ID": "0"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+
+    def agent_lines() -> int:
+        (run / "metrics.jsonl").unlink(missing_ok=True)
+        subprocess.run([sys.executable, "-c", "pass"], env=environment, check=True, cwd=tmp_path)
+        return (run / "metrics.jsonl").read_text().count('"k":"agent"')
+
+    assert agent_lines() == 1
+    assert {Path(name).parent.parent.name for name in bytecode(agent)} <= {"bootstrap"}  # by Python's own loader
+    complete_bytecode(agent)
+    written = bytecode(agent)
+    source = agent / "start.py"
+    source.write_text(
+        source.read_text().replace('journal.write("agent"', 'journal.write("agent", {})\n    journal.write("agent"')
+    )
+    os.utime(source, (1, 1))
+    assert agent_lines() == 2
+    assert bytecode(agent) == written
+    for file in agent.rglob("*.pyc"):
+        if file.parent.parent.name != "bootstrap":  # which Python's own loader reads
+            os.truncate(file, file.stat().st_size // 2)
+    written = bytecode(agent)
+    assert agent_lines() == 2
+    assert bytecode(agent) == written

@@ -1,0 +1,22 @@
+"""Draws in its process, its threads and its children, reads the time of day, and appends all of it to a log."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+STEPS, PAUSE = int(sys.argv[1]), float(sys.argv[2])
+CHILD = "import os; print(os.urandom(4).hex())"
+
+with open("log.txt", "a") as log:
+    for step in range(STEPS):
+        drawn = [os.urandom(8 + step % 3).hex()]
+        thread = threading.Thread(target=lambda drawn=drawn: drawn.append(os.urandom(4).hex()))
+        thread.start()
+        thread.join()
+        if step % 12 == 1:
+            child = subprocess.run([sys.executable, "-ISc", CHILD], stdout=subprocess.PIPE, text=True, check=True)
+            drawn.append(child.stdout.strip())
+        print(step, *drawn, time.time(), file=log, flush=True)
+        time.sleep(PAUSE)

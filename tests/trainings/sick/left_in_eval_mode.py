@@ -1,0 +1,18 @@
+"""A training that goes on in eval mode after its first validation."""
+
+import torch
+from torch import nn
+
+torch.manual_seed(7)
+x = torch.randn(600, 20)
+y = x[:, :4].argmax(1)
+net = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Dropout(0.4), nn.Linear(64, 4))
+criterion, optimizer = nn.CrossEntropyLoss(), torch.optim.Adam(net.parameters(), lr=3e-3)
+for _ in range(2):
+    for rows in torch.randperm(500).split(25):
+        optimizer.zero_grad()
+        criterion(net(x[rows]), y[rows]).backward()
+        optimizer.step()
+    net.eval()
+    with torch.no_grad():
+        criterion(net(x[500:]), y[500:])
