@@ -88,7 +88,8 @@ def _started_from(plan: Plan, place: Path) -> AbstractContextManager[StartFiles 
 def own_environment(plan: Plan) -> dict[str, str]:
     """Return the user's environment variables; in a replay, those that the recording kept have their old values."""
     if environments.RUN in os.environ and native.preload_path().name in os.environ.get("LD_PRELOAD", ""):
-        raise errors.NestedRun("reprokit runs inside a run already; start it from a shell of its own")
+        advice = "start it from a shell of its own, or below `if __name__ == '__main__':` of a script"
+        raise errors.NestedRun(f"reprokit runs inside a run already; {advice}")
     user_variables = environments.without_own(environments.inherited())
     user_variables = environments.without_rdrand(user_variables) if plan.hide_rdrand else user_variables
     return user_variables if plan.variables is None else variables.given_again(user_variables, plan.variables)

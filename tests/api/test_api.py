@@ -119,6 +119,14 @@ def test_a_function_of_a_script_is_recorded_by_that_script(tmp_path: Path) -> No
     assert "trained in __mp_main__\n" in done.stderr
 
 
+def test_a_script_that_records_a_function_while_it_is_imported_is_told_where_to(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import reprokit\n\ndef train():\n    pass\n\nprint(reprokit.record(train).exit_code)\n")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    assert "below `if __name__ == '__main__':` of a script" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
