@@ -39,6 +39,13 @@ def schema_of(kind: type, identity: str, **more: str) -> Any:
     return json.loads(json.dumps({"$schema": DIALECT, "$id": identity, **more, **msgspec.json.schema(kind)}))
 
 
+def _told(done: Done) -> Done:
+    """The same; pytest shows what was said where the test fails."""
+    said = done.stderr.encode(errors="backslashreplace").decode()
+    sys.stderr.write(f"[{done.returncode}] {said}\n")
+    return done
+
+
 @dataclass(frozen=True)
 class Reprokit:
     """The installed command in one working directory."""
@@ -55,8 +62,9 @@ class Reprokit:
         """Run it to its end; both outputs are captured. Where a process forked for it will do, it is one."""
         given = {**os.environ, **(environment or {})}
         if not stdin and SERVER.serves(given):
-            return SERVER.run(list(map(os.fsdecode, arguments)), directory or self.directory, given, 2 * LIMIT)
-        return subprocess.run(
+            words = list(map(os.fsdecode, arguments))
+            return _told(SERVER.run(words, directory or self.directory, given, 2 * LIMIT))
+        done = subprocess.run(
             [COMMAND, *arguments],
             cwd=directory or self.directory,
             env=given,
@@ -67,6 +75,7 @@ class Reprokit:
             timeout=2 * LIMIT,
             check=False,
         )
+        return _told(done)
 
     def record(self, *command: str | bytes, **options: Any) -> Done:
         """Record a command in a run directory of its own."""

@@ -239,7 +239,7 @@ def test_verify_and_show_tell_of_patches(reprokit: Reprokit) -> None:
     assert "patches.imap-ordered" in text
     assert "made to repeat" in text
     replayed = reprokit.run("replay", "patched", "-o", "replayed")
-    assert replayed.stdout == done.stdout
+    assert (replayed.returncode, replayed.stdout) == (0, done.stdout), replayed.stderr
     assert "patches.imap-ordered" not in reprokit.run("verify", "patched", "replayed").stdout
 
 
