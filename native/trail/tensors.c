@@ -173,7 +173,7 @@ RK_EXPORT const char *reprokit_trail_saver_path(const struct rkt_saver *saver) {
 
 /* Finds room for a value in the ring; false if the current shard must be handed over first, or the ring is full. */
 static bool find_room(struct rkt_saver *saver, uint64_t size) {
-    uint64_t offset = saver->at % saver->size;
+    uint64_t offset = saver->begin % saver->size + saver->at - saver->begin; /* not 0 where the shard fills the ring */
     if (offset + size > saver->size) {
         if (saver->at != saver->begin) return false;
         saver->begin = saver->at += saver->size - offset;
@@ -185,8 +185,10 @@ static bool is_busy(const struct rkt_saver *saver) {
     return __atomic_load_n(&saver->worker.done, __ATOMIC_SEQ_CST) < saver->worker.queued;
 }
 
+/* Returns at once if the worker has become idle meanwhile: no further shard would end the wait. */
 static void wait_for_next_shard(struct rkt_saver *saver) {
-    rkt_wait(&saver->worker, __atomic_load_n(&saver->worker.done, __ATOMIC_SEQ_CST) + 1);
+    uint64_t done = __atomic_load_n(&saver->worker.done, __ATOMIC_SEQ_CST);
+    if (done < saver->worker.queued) rkt_wait(&saver->worker, done + 1);
 }
 
 /* Copies a value after the previous ones; waits for the worker if the ring is full. */

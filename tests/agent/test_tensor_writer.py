@@ -9,6 +9,7 @@ import json
 import math
 import operator
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -17,8 +18,9 @@ from typing import Any
 
 import pytest
 
+from reprokit.agent.state.keyframes import Keyframes
 from reprokit.agent.tensors.tensor_rules import Choice, TensorMatcher
-from reprokit.agent.tensors.tensor_writer import REDUCTIONS, NumberArray, TensorLibrary, TensorWriter
+from reprokit.agent.tensors.tensor_writer import COPIED, HAND_OVER, REDUCTIONS, NumberArray, TensorLibrary, TensorWriter
 from reprokit.core.native import trail_path
 from tests.questions.test_tensors import Saved
 
@@ -60,6 +62,39 @@ def test_values_of_all_sizes_pass_a_small_buffer(tmp_path: Path) -> None:
     assert not list((tmp_path / "run").rglob("*.partial"))
     assert not said
     assert os.stat(tmp_path / "run/tensors").st_mode & 0o777 == 0o700
+
+
+def test_a_shard_that_fills_the_ring_to_its_end_does_not_go_on_at_its_start(tmp_path: Path) -> None:
+    block, lines = 4096, 1 << 22
+    ring = 4 * block
+    room = ctypes.create_string_buffer(ring)
+    data = ctypes.addressof(room)
+    while True:
+        library, error = TensorLibrary(str(trail_path())), ctypes.c_int()
+        saver = library.saver(os.fsencode(tmp_path), b"0", b"", ring, ctypes.byref(error))
+        index = Path(os.fsdecode(library.saver_path(saver)) + ".jsonl")
+        assert library.put(saver, data, block) == COPIED
+        library.shard(saver, struct.pack("<4Q", block, 0, 0, 0), 1, b"{}", 2, b" " * lines, lines, 0)
+        assert library.put(saver, data, block) == COPIED
+        if index.stat().st_size < lines:  # the first shard was being written: the second one begins behind it
+            break
+        library.settle(saver)
+        lines *= 2
+    assert library.put(saver, data, 2 * block) == COPIED
+    library.settle(saver)  # so that the ring is free up to the second shard
+    assert library.put(saver, data, block) == HAND_OVER
+
+
+def test_a_keyframe_that_is_dropped_before_it_is_written_is_removed_at_the_end(tmp_path: Path) -> None:
+    keyframes: Any = object.__new__(Keyframes)
+    keyframes._writer, said = writer_in(tmp_path / "run")
+    put(keyframes._writer, 0, b"first")
+    keyframes._writer.complete({"keyframe": 0})
+    put(keyframes._writer, 1, b"second")
+    keyframes._dropped = [0]
+    keyframes._finish()
+    assert [path.name[-18:] for path in (tmp_path / "run").rglob("*.safetensors")] == ["000001.safetensors"]
+    assert not said
 
 
 def test_each_process_of_a_name_has_files_of_its_own(tmp_path: Path) -> None:

@@ -20,13 +20,14 @@ from tests.questions.test_resume_frameworks import TRAINERS
 from tests.support import LIMIT, Done, Reprokit, wait_until
 
 TRAININGS = Path(__file__).parents[1] / "trainings"
-DRAWS = ("continued_draws.py", "24", "0.01")
-STEPS = ("continued_steps.py", "12", "0", "0.05")
+DRAWS = ("continued_draws.py", "24")
+STEPS = ("continued_steps.py", "12", "0")
 
 
 def killed(reprokit: Reprokit, log: str, lines: int, *arguments: str, who: str = "all") -> list[str]:
-    """Start a run, kill it once a log has so many lines, and return these."""
-    path = reprokit.directory / log
+    """Start a run, kill it once a log has so many lines, and return these; the training waits for that."""
+    path, hold = reprokit.directory / log, reprokit.directory / f"hold-{lines}"
+    hold.touch()
     process = reprokit.start(*arguments, start_new_session=True)
     wait_until(lambda: path.exists() and path.read_text().count("\n") >= lines, "the training")
     if who == "all":
@@ -42,6 +43,7 @@ def killed(reprokit: Reprokit, log: str, lines: int, *arguments: str, who: str =
         training = next(line for line in listed.stdout.splitlines() if f" {sys.executable} " in line)
         os.kill(int(training.split()[0]), signal.SIGKILL)
     process.communicate(timeout=LIMIT)
+    hold.unlink()
     return path.read_text().splitlines()
 
 
@@ -159,7 +161,7 @@ def keyframed(reprokit: Reprokit, epochs: str, lines: int, *options: str) -> lis
     """Record with keyframes and kill; the script is in the working directory, and prints where nobody notes files."""
     (reprokit.directory / "train.py").write_text((TRAININGS / STEPS[0]).read_text())
     command = "record", "-o", "first", "--keyframes", "5steps", *options, "--", sys.executable, "train.py"
-    return killed(reprokit, "log.csv", lines, *command, epochs, "0", "0.05")
+    return killed(reprokit, "log.csv", lines, *command, epochs, "0")
 
 
 @pytest.mark.slow
@@ -281,10 +283,12 @@ def test_ranks_go_on_together_from_the_last_keyframe_that_all_have(reprokit: Rep
     """DDP's forward passes are left out with their collectives; the ranks wait for each other at the keyframe."""
     (reprokit.directory / "train.py").write_text((TRAININGS / "continued_ranks.py").read_text())
     runner = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    command = (*runner, "train.py", "9", "0.1") if launcher == "torchrun" else (sys.executable, "train.py", "9", "0.1")
+    command = (*runner, "train.py", "9") if launcher == "torchrun" else (sys.executable, "train.py", "9")
     log = reprokit.directory / "log.csv"
     recording = "record", "-o", "first", "--keyframes", "4steps", "--", *command
+    (reprokit.directory / "hold-5").touch()
     killed_at(reprokit, lambda: log.exists() and log.read_text().count("\n") >= 5, *recording)
+    (reprokit.directory / "hold-5").unlink()
     keyframes = reprokit.directory / "first/keyframes"
     last = max(each.step for each in read(reprokit.directory / "first"))
     index = next(iter(sorted(keyframes.glob("*.jsonl"))))

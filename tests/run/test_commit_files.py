@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -231,12 +230,10 @@ def fake_git(directory: Path, text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("program", "said"), [("sleep 60 & wait", "git did not answer in time"), ("exit 128", "git failed")]
+    ("program", "said"), [("sleep 1000 & wait", "git did not answer in time"), ("exit 128", "git failed")]
 )
 def test_a_git_that_gives_no_answer_is_said(checkout: Reprokit, tmp_path: Path, program: str, said: str) -> None:
-    started = time.monotonic()
     facts = recorded(checkout, PATH=fake_git(tmp_path / "bin", program))
-    assert time.monotonic() - started < 15
     assert (source_of(facts).state, source_of(facts).commit) == ("unknown", "")
     assert said in next(stated_source(facts)).value
 

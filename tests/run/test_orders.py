@@ -98,9 +98,13 @@ def test_tracebacks_of_imports_are_those_of_bare_runs(reprokit: Reprokit) -> Non
 
 
 def test_an_import_that_the_end_of_the_process_interrupts_is_not_missed(reprokit: Reprokit) -> None:
-    reprokit.script("slow.py", "import time\ntime.sleep(0.3)\n")
-    script = "import os, threading, time\nthreading.Thread(target=__import__, args=['slow'], daemon=True).start()\n"
-    script += "time.sleep(0.1 if os.path.exists('hurry') else 0.6)\nprint('end')\n"
+    reprokit.script("slow.py", "import os, time\nwhile os.path.exists('hurry'):\n    time.sleep(0.01)\n")
+    script = "import os, sys, threading, time\n"
+    script += "slow = threading.Thread(target=__import__, args=['slow'], daemon=True)\nslow.start()\n"
+    script += (
+        "while slow.is_alive() and not (os.path.exists('hurry') and 'slow' in sys.modules):\n    time.sleep(0.01)\n"
+    )
+    script += "print('end')\n"
     script += "both = threading.Lock()\nthread = threading.Thread(target=both.acquire)\n"
     script += "both.acquire()\nboth.release()\nthread.start()\nthread.join()\n"
     command = [sys.executable, str(reprokit.script("train.py", script))]

@@ -35,6 +35,33 @@ def test_producers(reprokit: Reprokit, monkeypatch: pytest.MonkeyPatch, kind: st
     assert not list(reprokit.directory.glob("re*/turns"))
 
 
+TIMED = """
+import mmap, multiprocessing, os, time
+is_late, came = os.path.exists("late"), mmap.mmap(-1, 1)
+context = multiprocessing.get_context("fork")
+lock = context.Lock()
+def work():
+    time.sleep(2 * is_late)
+    with lock:
+        came[0] = 1
+process = context.Process(target=work)
+process.start()
+while not (is_late or came[0]):
+    time.sleep(0.001)
+print(lock.acquire(timeout=100), came[0])
+process.join()
+"""
+
+
+def test_who_waits_for_a_time_takes_nobodys_turn(reprokit: Reprokit) -> None:
+    """However late the other one comes to its turn, as on a busy machine."""
+    recorded = reprokit.run("record", "-o", "recorded", "--", sys.executable, str(reprokit.script("train.py", TIMED)))
+    reprokit.script("late", "")
+    replayed = reprokit.run("replay", "recorded", "-o", "replayed")
+    assert (recorded.stdout, replayed.stdout) == ("True 1\n", "True 1\n")
+    assert "orders: 3 exact" in replayed.stderr, replayed.stderr
+
+
 @pytest.mark.slow
 def test_what_managers_make_is_used_as_without_a_recording(reprokit: Reprokit) -> None:
     command = [sys.executable, str(Path(TRAINING).with_name("manager_kinds.py"))]

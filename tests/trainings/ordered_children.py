@@ -15,14 +15,22 @@ dice = random.SystemRandom()
 
 def fork(number):
     delay = dice.random() / 20
-    if number == 1 and os.path.exists("hangs"):
-        os.unlink("hangs")
-        delay = 14
     pid = os.fork()
     if not pid:
+        while hangs(number):
+            time.sleep(0.01)
         time.sleep(delay)
         os._exit(number)
     return pid
+
+
+def hangs(number):
+    """Whether this is the child that a file names, and none was found before it."""
+    try:
+        with open("hangs", encoding="utf-8") as file:
+            return file.read() == str(number)
+    except FileNotFoundError:
+        return False
 
 
 def forked():
@@ -37,6 +45,8 @@ def until_none_is_left(wait):
         except ChildProcessError:
             return
         pid = result[0] if result else 0
+        if pid and os.path.exists("hangs"):
+            os.unlink("hangs")
         yield children.get(pid)
         if not pid:
             time.sleep(0.001)

@@ -1,10 +1,11 @@
 """Does in a directory with a file `other` something else than before, so that what came first then cannot come again.
 
-Usage: ordered_diverging.py KIND
+Usage: ordered_diverging.py KIND [at-once]
 """
 
 import _thread
 import asyncio
+import mmap
 import multiprocessing
 import os
 import queue
@@ -25,33 +26,45 @@ def run(*functions):
         thread.join()
 
 
+def wait_for(condition):
+    """In the recording: make sure of what came first there, unseen by reprokit."""
+    while not (OTHER or condition()):
+        time.sleep(0.001)
+
+
 def absent():
-    """Two of four threads do not come to a lock."""
+    """Two of four threads do not come to a lock, one of which came first."""
     lock, done = threading.Lock(), []
 
     def work():
+        for _ in range(0 if OTHER else 20):
+            with lock:
+                done.append(1)
+            time.sleep(0.0005)
+
+    def work_later():
+        wait_for(lambda: done)
         for _ in range(20):
             with lock:
                 done.append(1)
             time.sleep(0.0005)
 
-    run(*[work] * (2 if OTHER else 4))
+    run(work, work, work_later, work_later)
 
 
 def blocked():
     """The thread that came first waits for a lock that nobody orders, until the second one has had its turn."""
-    ordered, plain = threading.Lock(), _thread.allocate_lock()
+    ordered, plain, done = threading.Lock(), _thread.allocate_lock(), []
     plain.acquire()
 
     def first():
         if OTHER:
             plain.acquire()
         with ordered:
-            pass
+            done.append(1)
 
     def second():
-        if not OTHER:
-            time.sleep(0.05)
+        wait_for(lambda: done)
         with ordered:
             pass
         plain.release()
@@ -61,9 +74,11 @@ def blocked():
 
 def circular():
     """Each of two threads waits for the other one, at two locks, while a third one goes on."""
-    one, two, ended = threading.Lock(), threading.Lock(), []
+    one, two, begun, ended = threading.Lock(), threading.Lock(), [], []
 
     def work(first, second, pause):
+        begun.append(1)
+        wait_for(lambda: len(begun) == 2)
         for number in range(10):
             with second if OTHER else first:
                 time.sleep(pause * number)
@@ -143,8 +158,11 @@ def sockets():
             for _ in range(count):
                 await asyncio.sleep(seconds)
 
+        came = bytearray()
+
         async def read():
             while b"x" not in (piece := await loop.sock_recv(reading, 10)):
+                came.extend(piece)
                 for _ in piece:
                     await asyncio.sleep(0.001)
 
@@ -152,6 +170,8 @@ def sockets():
             for number in range(20):
                 writing.send(b"ab" if OTHER and number < 10 else b"a")
                 time.sleep(0.004)
+            while len(came) < (30 if OTHER else 20):
+                time.sleep(0.001)
             writing.send(b"x")
 
         thread = threading.Thread(target=write)
@@ -166,10 +186,14 @@ def sockets():
 
 def processes():
     """One of three processes does not come to their lock any more."""
-    lock = multiprocessing.get_context("fork").Lock()
+    lock, late = multiprocessing.get_context("fork").Lock(), mmap.mmap(-1, 1)
 
     def work(number):
         for turn in range(30):
+            if number == 1 and turn == 6:
+                late[0] = 1
+            elif turn == 29:
+                wait_for(lambda: late[0])
             if OTHER and number == 1 and turn == 5:
                 os._exit(1)
             with lock:
@@ -182,13 +206,16 @@ def processes():
         process.join()
 
 
+def task(number):
+    if OTHER and number == 5:  # not between tasks: a worker that has a lock of the pool takes it along
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.01)
+
+
 def killed():
     """One of three workers of a pool is killed."""
     with multiprocessing.get_context("fork").Pool(3) as pool:
-        results = [pool.apply_async(time.sleep, (0.01,)) for _ in range(30)]
-        if OTHER:
-            time.sleep(0.05)
-            os.kill(pool._pool[0].pid, signal.SIGKILL)
+        results = [pool.apply_async(task, (number,)) for number in range(30)]
         for result in results:
             try:
                 result.get(1.5)
@@ -197,16 +224,16 @@ def killed():
 
 
 def sleeping():
-    """The thread that came first comes in a minute."""
-    lock = threading.Lock()
+    """The thread that came first does not come before the test would give up."""
+    lock, done = threading.Lock(), []
 
     def first():
-        time.sleep(60 if OTHER else 0)
+        time.sleep(1000 if OTHER else 0)
         with lock:
-            pass
+            done.append(1)
 
     def second():
-        time.sleep(0.05)
+        wait_for(lambda: done)
         with lock:
             pass
 
@@ -214,5 +241,15 @@ def sleeping():
     run(second)
 
 
+def wait_without_end():
+    """In a replay: let nobody give up because of the time, so that who waits for what cannot come never ends."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("_reprokit_agent.orders."):
+            for limit in {"TIMEOUT", "GRACE"} & vars(module).keys():
+                setattr(module, limit, 1000.0)
+
+
+if OTHER and "at-once" in sys.argv:
+    wait_without_end()
 globals()[sys.argv[1]]()
 print("end")

@@ -139,21 +139,23 @@ class TurnLock:
             return self._acquire(block, timeout)
         text = choices.next() if choices.is_replay else None
         if text in ("0", "1"):
-            acquire = partial(self._acquire, True)
+            acquire = partial(self._acquire, True, is_in_turn=True)
             whom = "the process that had it"
-            return text == "1" and bool(choices.until(acquire, whom, least=timeout or 0.0, is_external=True))
+            is_acquired = text == "1" and choices.until(acquire, whom, least=timeout or 0.0, is_external=True)
+            return bool(is_acquired or (text == "1" and self._acquire(False, None)))
         is_acquired = self._acquire(block, timeout)
         if not choices.is_replay:
             choices.note(str(int(is_acquired)))
         return is_acquired
 
-    def _acquire(self, block: bool, timeout: float | None) -> bool:
+    def _acquire(self, block: bool, timeout: float | None, *, is_in_turn: bool = False) -> bool:
+        """Acquire the lock and note the turn; with is_in_turn never before the turn of another one that may come."""
         actor = self._actor()
         if self._recorded and actor not in self._named:
             self._named.add(actor)
             _append(self._path + PROCESSES, array(KIND, [actor, int(os.readlink("/proc/self"))]).tobytes(), os.O_CREAT)
-        if block and self._recorded:
-            self._wait(actor, timeout)
+        if block and self._recorded and not self._wait(actor, timeout) and is_in_turn:
+            return False
         if not self._lock.acquire(block, timeout):
             return False
         if not self._is_of_pool:
@@ -177,15 +179,18 @@ class TurnLock:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def _wait(self, actor: int, timeout: float | None) -> None:
-        """Wait until it is this actor's turn, until the timeout, or until the expected actor is given up."""
+    def _wait(self, actor: int, timeout: float | None) -> bool:
+        """Wait until it is this actor's turn, or the expected actor is given up; return whether that was in time."""
         deadline = None if timeout is None else time.monotonic() + timeout
         awaited = self._awaited(actor)
         while awaited is not None and self._has_turned(actor, awaited, deadline):
             awaited = self._awaited(actor)
+            if awaited is not None and deadline is not None and time.monotonic() > deadline:
+                return False
+        return True
 
     def _has_turned(self, actor: int, awaited: int, deadline: float | None) -> bool:
-        """Wait for the turn of another actor; return whether it came."""
+        """Wait for the turn of another actor, until the deadline; return whether it was not given up."""
         pause, whom = SHORTEST_PAUSE, f"worker {awaited}" if self._is_of_pool else "another process"
         with Wait(self._orders, os.path.basename(self._path), whom, is_external=True) as wait:
             if self._is_of_pool:
@@ -194,7 +199,7 @@ class TurnLock:
                 time.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
                 if deadline is not None and time.monotonic() > deadline:
-                    return False
+                    break
                 if not self._lock._is_zero():
                     if self._is_over(wait, awaited) and self._awaited(actor) == awaited:  # it may have come just now
                         self._give_up()

@@ -10,6 +10,7 @@ import json
 import os
 import stat
 import weakref
+from contextlib import suppress
 from posix import listdir  # not os.listdir, which the agent replaces to observe the training
 
 from ..core.json_text import to_json
@@ -33,7 +34,7 @@ class OpenFiles:
     """The regular files that this process has open for writing, whose buffers of Python's are written."""
 
     def __init__(self, run: str) -> None:
-        self._run = run
+        self._run = os.path.realpath(run)  # the launcher pads it, and links may lead to it
         self._descriptors: dict[str, int] = {}
         self._objects: list[weakref.ref[Any]] = []  # of the heap, whose search takes long
 
@@ -51,11 +52,12 @@ class OpenFiles:
 
     def sizes(self, digest: Callable[[bytes], int]) -> dict[str, list[int]]:
         """Return the size of each, and the digest of its last bytes."""
-        sizes = {path: (os.fstat(descriptor).st_size, descriptor) for path, descriptor in self.flushed().items()}
-        return {
-            path: [size, digest(_tail(f"{DESCRIPTORS}/{descriptor}", size))]
-            for path, (size, descriptor) in sizes.items()
-        }
+        sizes = {}
+        for path, descriptor in self.flushed().items():
+            with suppress(OSError):  # another thread has closed it meanwhile
+                size = os.fstat(descriptor).st_size
+                sizes[path] = [size, digest(_tail(f"{DESCRIPTORS}/{descriptor}", size))]
+        return sizes
 
 
 def put_back_opened(run: str, held: Mapping[str, list[int]], digest: Callable[[bytes], int]) -> None:

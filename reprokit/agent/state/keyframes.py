@@ -161,7 +161,12 @@ class Keyframes:
         self._choice.is_full = True
         self.forget()
         os.register_at_fork(after_in_child=self.forget)
-        agent.end_callbacks.append(self._writer.finish)
+        agent.end_callbacks.append(self._finish)
+
+    def _finish(self) -> None:
+        """Write what waits to be written, and remove those of it that were dropped meanwhile."""
+        self._writer.finish()
+        self._remove_dropped()
 
     def forget(self) -> None:
         """Start anew, as a forked child does, which writes files of its own."""
@@ -217,23 +222,26 @@ class Keyframes:
         }
         first, self._next_shard = self._next_shard, self._writer.complete(line)
         self._kept.append(KeptKeyframe(self._number, size + len(text), range(first, self._next_shard)))
-        self._drop(path)
+        self._drop()
         self._number += 1
 
     def _ranks(self) -> int:
         """Return how many ranks train together."""
         return 1
 
-    def _drop(self, path: str) -> None:
+    def _drop(self) -> None:
         """Remove keyframes that are near to others, and the oldest that there is no room for."""
         kept = [keyframe for keyframe in self._kept if not too_close(keyframe.number, self._number)]
         while len(kept) > 1 and sum(keyframe.size for keyframe in kept) + self._logged > self._max_bytes:
             del kept[0]
         self._dropped += [shard for keyframe in self._kept if keyframe not in kept for shard in keyframe.shards]
         self._kept = kept
+        self._remove_dropped()
+
+    def _remove_dropped(self) -> None:
         for shard in list(self._dropped):
             try:
-                os.unlink(f"{path}-{shard:06d}{SHARD}")
+                os.unlink(f"{self._writer.path()}-{shard:06d}{SHARD}")
             except FileNotFoundError:  # it is yet to be written
                 continue
             self._dropped.remove(shard)
