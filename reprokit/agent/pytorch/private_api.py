@@ -291,7 +291,7 @@ def skips_by_itself(optimizer: Any) -> bool:
 
 def has_overflowed(optimizer: Any) -> bool:
     """Return whether the gradients of a fused optimizer, while its gradient scaler makes a step, are infinite."""
-    return bool(getattr(optimizer, "found_inf", None))
+    return skips_by_itself(optimizer) and bool(getattr(optimizer, "found_inf", None))
 
 
 def has_children(value: Any) -> bool:
