@@ -73,7 +73,7 @@ def test_an_answer_from_a_keyframe_is_that_from_the_first_step(tmp_path: Path, t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["clip", pytest.param("fused", marks=pytest.mark.extended)])
+@pytest.mark.parametrize("kind", ["clip", "fused"])
 def test_updates_that_a_gradient_scaler_skipped_are_skipped_until_the_keyframe(tmp_path: Path, kind: str) -> None:
     """With them autocast, accumulated gradients, an average of the weights, and schedules, one of them by losses."""
     run = record(tmp_path, f"keyframed_scaled.py 60 {kind}")

@@ -17,13 +17,15 @@ optimizer = torch.optim.AdamW(net.parameters(), fused="fused" in sys.argv)
 warmup = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=5)
 schedule = lr_scheduler.SequentialLR(optimizer, [warmup, lr_scheduler.CosineAnnealingLR(optimizer, STEPS)], [5])
 plateau = lr_scheduler.ReduceLROnPlateau(optimizer, patience=3)
-# The first scale overflows, as some gradient is above 2; later ones do each time that they have grown.
+# Scales overflow each time that they have grown.
 scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=3)
-for _number in range(STEPS):
+for number in range(STEPS):
     for _ in range(2):
         x = torch.randn(16, 8)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             loss = (net(x) - x.sum(1, keepdim=True)).square().mean() * 8
+        if number in (0, 34):  # the first update, and a fused optimizer's last one before the keyframe of step 35
+            loss = loss * 2.0**60
         scaler.scale(loss).backward()
     if "clip" in sys.argv:
         scaler.unscale_(optimizer)

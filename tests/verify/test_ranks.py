@@ -331,3 +331,47 @@ def check_parts(directory: Path, series_of: dict[str, Series]) -> None:
         assert steps[-1].parameters == list_digest(list(parts.values()))
         assert {tensor.name: tensor.shape for tensor in series.tensors(0)} == shapes
         assert any(tensor.placement for tensor in series.tensors(0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["pipelining", pytest.param("by-hand", marks=pytest.mark.extended)])
+def test_stages_of_a_pipeline_are_no_copies_that_part(reprokit: Reprokit, kind: str) -> None:
+    """Their parameters have equal names, shapes and first values."""
+    recorded = reprokit.run("record", "-o", "run", "--", sys.executable, str(TRAININGS / "staged_ranks.py"), kind)
+    assert recorded.returncode == 0, recorded.stderr
+    done = reprokit.run("verify", "run", "--ranks")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "differ from the start: as ranks send tensors without DDP, they may be stages" in done.stderr
+
+
+@pytest.mark.slow
+def test_copies_of_a_stage_are_compared_by_the_group_of_their_gradients(reprokit: Reprokit) -> None:
+    command = [sys.executable, str(TRAININGS / "staged_ranks.py"), "copies"]
+    for name, words in (("whole", []), ("changed", ["5", "2"])):
+        recorded = reprokit.run("record", "-o", name, "--", *command, *words)
+        assert recorded.returncode == 0, recorded.stderr
+    equal = ["equal: optimizer#0 on ranks 0, 2", "equal: optimizer#0 on ranks 1, 3"]
+    left = "parted: rank 2 left the other of ranks 0, 2 at step 5 (parameters were changed since the step before)"
+    for name, status, starts in (("whole", 0, equal), ("changed", 1, [left, equal[1]])):
+        done = reprokit.run("verify", name, "--ranks")
+        assert (done.returncode, done.stderr) == (status, "")
+        for line, start in zip(done.stdout.splitlines(), starts, strict=True):
+            assert line.startswith(start)
+
+
+@pytest.mark.parametrize(("groups", "states"), [(2, ["equal", "parted"]), (1, ["parted"]), (0, ["parted"])])
+def test_ranks_are_compared_within_groups_only_where_each_ones_is_known(
+    tmp_path: Path, groups: int, states: list[str]
+) -> None:
+    """Rank 3 leaves the others; without the groups of all ranks they are all taken together, as before."""
+    tables = ranks(4)
+    change(tables["rank3"], 12, "parameters")
+    building = recording(tmp_path / "run")
+    building.tables = {process: [table] for process, table in tables.items()}
+    for rank in range(4):
+        if rank % 2 < groups:
+            members = {"reduces_with": [str(rank % 2), str(rank % 2 + 2)]}
+            name = "collectives DDP#0 group"
+            building.add("compute", f"rank{rank}", name=name, library="collectives", facts=members)
+    found = agreements(RunDirectory(building.write()))
+    assert [agreement.state.value for agreement in found] == states

@@ -30,6 +30,7 @@ _OPERATIONS = (
     "all_gather", "all_gather_into_tensor", "all_reduce", "all_to_all", "all_to_all_single", "broadcast", "reduce",
     "reduce_scatter", "reduce_scatter_tensor", "scatter",
 )  # fmt: skip
+_MESSAGES = "send", "isend"
 _OBJECT_OPERATIONS = ("all_gather_object", "broadcast_object_list")
 _NCCL = {"algorithm": "NCCL_ALGO", "protocol": "NCCL_PROTO", "nvls": "NCCL_NVLS_ENABLE"}
 _SETTLED_AFTER = 3  # updates after which DDP has rebuilt its buckets in the order in which gradients become ready
@@ -44,6 +45,7 @@ class DistributedHooks:
         self._log = CollectiveLog(agent, "torch.distributed")
         self._models: list[tuple[str, weakref.ref[Any]]] = []
         self._updates = 0  # since the last model was wrapped by DDP
+        self._has_sent = False
 
     def instrument(self, name: str, module: Any) -> None:
         """Wrap the functions of a module before other modules import them."""
@@ -54,6 +56,8 @@ class DistributedHooks:
             replace(module, operation, partial(self._make_collective, operation, module))
         for function in ("init_process_group", "new_group"):
             self._agent.note_calls(module, function, partial(self._record_group, module))
+        for function in _MESSAGES:
+            self._agent.note_calls(module, function, self._record_message)
 
     def listen(self, events: Events) -> None:
         """Hear of updates as long as the buckets of a model are not settled."""
@@ -66,7 +70,7 @@ class DistributedHooks:
     def forget(self) -> None:
         """Drop the records of the parent process in a forked child."""
         self._log.forget()
-        self._models = []
+        self._models, self._has_sent = [], False
 
     def finish(self) -> None:
         self._record_buckets()
@@ -79,20 +83,29 @@ class DistributedHooks:
             return
         backend = str(module.get_backend(group))
         facts: dict[str, object] = {"backend": backend, "ranks": module.get_world_size(group)}
-        if group is not None and hasattr(module, "get_process_group_ranks"):
-            facts["members"] = [str(rank) for rank in module.get_process_group_ranks(group)]
+        if group is not None:
+            facts.update(_members(module, group, "members"))
         if "nccl" in backend:
             facts["version"] = ".".join(map(str, sys.modules["torch"].cuda.nccl.version()))
             facts.update({fact: os.environ[name] for fact, name in _NCCL.items() if name in os.environ})
         self._agent.computed(f"collectives {self._agent.name('group')}", "collectives", facts)
 
+    def _record_message(self, *_call: Any) -> None:
+        """Record once that this rank sends tensors to single ranks, as a stage of a pipeline does."""
+        if not self._has_sent:
+            self._has_sent = True
+            self._agent.computed("collectives messages", "collectives", {"sends": True})
+
     # Buckets
 
     def _add_model(self, _result: Any, arguments: tuple[Any, ...], _keywords: Any) -> None:
-        self._models.append((self._agent.name("DDP"), weakref.ref(arguments[0])))
+        model, name = arguments[0], self._agent.name("DDP")
+        self._models.append((name, weakref.ref(model)))
         self._updates = 0
         if self._events is not None:
             self._events.arrange()
+        members = _members(sys.modules[COLLECTIVES], model.process_group, "reduces_with")
+        self._agent.computed(f"collectives {name} group", "collectives", members)
 
     def _update_done(self, _event: UpdateDone) -> None:
         self._updates += 1
@@ -138,6 +151,13 @@ class DistributedHooks:
         data = tensors.bytes_here(first) if len(parts) == 1 else "sha256:" + _joined_digest(parts)
         shape = first.shape if len(parts) == 1 else (len(parts), *first.shape)
         self._log.note(operation, ranks, tensors.dtype_name(first), shape, data)
+
+
+def _members(module: Any, group: Any, fact: str) -> dict[str, list[str]]:
+    """Return the ranks of a process group as a fact; nothing where PyTorch does not tell them."""
+    if not hasattr(module, "get_process_group_ranks"):
+        return {}
+    return {fact: [str(rank) for rank in module.get_process_group_ranks(group)]}
 
 
 def _is_here(tensor: Any) -> bool:

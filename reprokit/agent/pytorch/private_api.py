@@ -289,6 +289,11 @@ def skips_by_itself(optimizer: Any) -> bool:
     return getattr(optimizer, "_step_supports_amp_scaling", False)
 
 
+def has_overflowed(optimizer: Any) -> bool:
+    """Return whether the gradients of a fused optimizer, while its gradient scaler makes a step, are infinite."""
+    return skips_by_itself(optimizer) and bool(getattr(optimizer, "found_inf", None))
+
+
 def has_children(value: Any) -> bool:
     """Return whether a value is a module, or has the attributes of one."""
     return hasattr(value, "_modules")

@@ -253,9 +253,10 @@ class FastForward:
     def _scale_truly(
         self, original: Function, scaler: Any, optimizer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> Any:
-        """Make a scaler's step; in the keyframe's it sees finite gradients, as its own update needs that."""
+        """Make a scaler's step; in the keyframe's its update needs gradients that overflow if the recording's did."""
+        value = float("inf") if self._file.state.get("overflow") else 0.0
         for parameter in parameters_of(optimizer) if self.is_skipping else ():
-            parameter.grad = self._torch.zeros_like(parameter)
+            parameter.grad = self._torch.full_like(parameter, value)
         self._is_scaling = True
         try:
             return original(scaler, optimizer, *arguments, **keywords)

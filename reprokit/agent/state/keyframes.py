@@ -343,6 +343,7 @@ class PytorchKeyframes(Keyframes):
         state["variables"] = [[head, tail, packed.fill("variables", node)] for head, tail, node in rows]
         metrics = self._agent.shared.get(Metrics)
         state["losses"] = {} if metrics is None else metrics.losses()
+        state["overflow"] = any(map(private_api.has_overflowed, self._view.objects.optimizers))
         size = sum(part.nbytes for part in packed.parts)
         self._require_room(size)
         for part in packed.parts:

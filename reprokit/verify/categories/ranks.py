@@ -20,13 +20,15 @@ from reprokit.run_files.rundir import RunDirectory
 from reprokit.run_files.trails import Series, TrailStep, TrailTensor
 from reprokit.verify.categories import status
 from reprokit.verify.categories.divergence_words import NAMED, counted
-from reprokit.verify.read.scan import MetricsScan, SeriesKey, natural
+from reprokit.verify.read.metric_lines import ComputeLine
+from reprokit.verify.read.scan import MetricsScan, SeriesKey, natural, read
 
 _RANK = re.compile(
     r"(rank[0-9]+(?:\.rank[0-9]+)*)(.*)", re.DOTALL
 )  # identity of a rank's process, from native/shim/identity/identity.c
 LISTED = 8  # ranks listed in a sentence
 NO_RANKS = "no two ranks were seen to take steps of an optimizer"
+REDUCES_WITH, SENDS = "reduces_with", "sends"  # facts of a rank's collectives
 
 
 class RankState(Enum):
@@ -34,7 +36,7 @@ class RankState(Enum):
 
     EQUAL = "equal"
     PARTED = "parted"  # equal at first, then different
-    APART = "apart"  # different from the start: sharded, or separate trainings
+    APART = "apart"  # not known to be copies: sharded, stages of a pipeline, or separate trainings
     SHARDED = "sharded"  # nothing to compare: each rank has parts of its own
     UNKNOWN = "unknown"  # no step has the parameters of all ranks
 
@@ -55,6 +57,7 @@ class RankAgreement:
     tensors: tuple[str, ...] = ()  # that this is about, or, where they parted, that differ; none: all parameters
     of_some: bool = False  # whether there are other ranks, with other parts
     equal_until: int | None = None  # the last step before that was compared, if not each one was
+    may_be_stages: bool = False  # whether they send each other tensors, and no DDP reduces their gradients
 
     @property
     def words(self) -> str:
@@ -69,7 +72,10 @@ class RankAgreement:
                 f", {more:,} more not known" if more else ""
             )
         if self.state is RankState.APART:
-            return f"{where}: {what} differ from the start: they are sharded, or these are trainings of their own"
+            since = "from the start" if not self.step else f"from step {self.step:,} on"
+            if self.may_be_stages:
+                return f"{where}: {what} differ {since}: as ranks send tensors without DDP, they may be stages"
+            return f"{where}: {what} differ {since}: they are sharded, or these are trainings of their own"
         if self.state is RankState.SHARDED:
             return f"{where}: {what} are parts that no other rank has: only another run can be compared with them"
         return f"{where}: of no step are the {what} of all known"
@@ -119,14 +125,62 @@ class DeadRank:
 def agreements(run: RunDirectory, hosts: Mapping[str, RunDirectory] | None = None) -> list[RankAgreement]:
     """Return the agreement of each optimizer that several ranks stepped, on these hosts; raise RunDamaged."""
     groups: dict[tuple[str, int, str], dict[str, Series]] = {}
-    for host, directory in (hosts or {"": run}).items():
+    directories = hosts or {"": run}
+    for host, directory in directories.items():
         for trail in trails.read(directory):
             rank, process = rank_of(trail.process, host)
             for series in trail.series if rank else ():
                 if series.count:
                     groups.setdefault((process, trail.incarnation, series.name), {})[rank] = series
-    keys = sorted(groups, key=lambda key: (natural(key[0]), key[1], natural(key[2])))
-    return [found for key in keys if len(groups[key]) > 1 for found in _of_optimizer(key[2], groups[key])]
+    keys = sorted(
+        (key for key in groups if len(groups[key]) > 1), key=lambda key: (natural(key[0]), key[1], natural(key[2]))
+    )
+    known = _Copies(directories) if keys else None
+    return [] if known is None else [found for key in keys for found in known.agreements(key[2], groups[key])]
+
+
+class _Copies:
+    """What is known of which ranks have copies of the same parameters: by DDP, whose group reduces their gradients.
+
+    Stages of a pipeline are none, although they may have tensors of equal names, shapes and first values.
+    """
+
+    def __init__(self, directories: Mapping[str, RunDirectory]) -> None:
+        self._members: dict[str, set[tuple[str, ...]]] = {}  # the groups of each rank's DDP models
+        self._senders: set[str] = set()  # ranks that send tensors to single ranks
+        for host, directory in directories.items():
+            for key, _, _, line in read(directory):
+                if isinstance(line, ComputeLine):
+                    self._add(rank_of(key.process, host)[0], line)
+
+    def _add(self, rank: str, line: ComputeLine) -> None:
+        members = line.facts.get(REDUCES_WITH)
+        if isinstance(members, list):
+            self._members.setdefault(rank, set()).add(tuple(members))
+        if line.facts.get(SENDS):
+            self._senders.add(rank)
+
+    def agreements(self, optimizer: str, series: Mapping[str, Series]) -> Iterator[RankAgreement]:
+        """Yield how the ranks of each group agree; of all together if the group of one of them is not known."""
+        of_ranks = {rank: self._group(rank) for rank in series}
+        by_group: dict[tuple[str, ...], dict[str, Series]] = {}
+        for rank, group in of_ranks.items():
+            by_group.setdefault(group if all(of_ranks.values()) else (), {})[rank] = series[rank]
+        for group, copies in by_group.items():
+            if len(copies) == 1:
+                yield RankAgreement(optimizer, tuple(copies), 0, 0, RankState.UNKNOWN, of_some=True)
+                continue
+            for found in _of_optimizer(optimizer, copies):
+                may_be_stages = not group and not self._senders.isdisjoint(found.ranks)
+                state = RankState.APART if may_be_stages and found.state is RankState.PARTED else found.state
+                of_some = found.of_some or len(by_group) > 1
+                yield replace(found, state=state, may_be_stages=may_be_stages, of_some=of_some)
+
+    def _group(self, rank: str) -> tuple[str, ...]:
+        """Return the ranks that reduce gradients with a rank; nothing where that is not known of all its models."""
+        groups = self._members.get(rank, set())
+        (group,) = groups if len(groups) == 1 else ((),)
+        return group if len(group) > 1 else ()
 
 
 def rank_of(process: str, host: str = "") -> tuple[str, str]:
