@@ -52,8 +52,8 @@ ROOMS = {
     "reprokit/api": 769,
     "reprokit/capture": 721,
     "reprokit/cli": 4_812,
-    "reprokit/core": 2_354,
-    "reprokit/diff": 9_876,
+    "reprokit/core": 2_370,
+    "reprokit/diff": 10_000,
     "reprokit/entropy": 1_094,
     "reprokit/evidence": 4_989,
     "reprokit/gate": 1_876,
@@ -67,7 +67,7 @@ ROOMS = {
     "reprokit/run_files": 3_420,
     "reprokit/saved_tensors": 974,
     "reprokit/study": 5_709,
-    "reprokit/verify": 13_357,
+    "reprokit/verify": 13_400,
 }
 WORDS = {"docs": 60_000, "docs/design.md": 2_000}
 LONG_SENTENCES = 100  # of docs

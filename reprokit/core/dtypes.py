@@ -6,6 +6,7 @@ import math
 import re
 import struct
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +18,11 @@ _NO_SPECIALS, _IEEE, _FINITE, _UNSIGNED_ZERO = range(4)
 PACKED = "_packed"  # ends the name of a type whose elements share bytes, the first in the lowest bits
 LONGEST_RAW = 1 << 20  # bytes of one string or record
 SHOWN_RAW = 24  # bytes of it that are shown
+TEXTS = {"<U": "utf-32-le", ">U": "utf-32-be", "S": "utf-8"}  # encodings, by NumPy's codes
+NOT_A_TIME = -(1 << 63)
+_UNIT = re.compile(r"([mM])8\[([0-9]{0,9})(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]")
+_SECONDS = {"W": 604_800, "D": 86_400, "h": 3600, "m": 60, "s": 1}
+_PARTS = {unit: 1000**number for number, unit in enumerate(("ms", "us", "ns", "ps", "fs", "as"), 1)}  # of a second
 
 
 @dataclass(frozen=True)
@@ -130,8 +136,13 @@ def native_format(dtype: Dtype) -> Any:
     return ffi.new("struct rka_format *", {field: int(getattr(dtype, field)) for field in fields})
 
 
-def shown(dtype: Dtype, element: bytes, *, exact: bool = False) -> str:
-    """Return an element (little-endian) as text; exact: with its bits, where texts alone do not tell two apart."""
+def shown(dtype: Dtype, element: bytes, *, exact: bool = False, meaning: str = "") -> str:
+    """Return an element (little-endian) as text; exact: with its bits, where texts alone do not tell two apart.
+
+    `meaning` is NumPy's code of a text ("<U", ">U", "S"), or of a date or duration with its unit ("M8[ns]").
+    """
+    if meaning and not exact and (text := _meant(element, meaning)):
+        return text
     if dtype.kind == RAW:
         return _shown_raw(element)
     codes = [
@@ -144,6 +155,34 @@ def shown(dtype: Dtype, element: bytes, *, exact: bool = False) -> str:
 def decoded(dtype: Dtype, code: int) -> float:
     """Return the number that these bits of a floating-point type stand for."""
     return float(native.artifacts()[1].rka_decode(native_format(dtype), code))
+
+
+def _meant(element: bytes, meaning: str) -> str:
+    """Return a text, date or duration; nothing if the element is none."""
+    if meaning in TEXTS:
+        try:
+            text = element.decode(TEXTS[meaning])
+        except UnicodeDecodeError:
+            return ""
+        return repr(text.rstrip("\0"))
+    number, unit = int.from_bytes(element, "little", signed=True), _UNIT.fullmatch(meaning)
+    if unit is None or number == NOT_A_TIME:
+        return "NaT" if unit is not None else ""
+    number *= int(unit[2] or 1)
+    if unit[1] == "m":
+        return f"{number} {unit[3]}"
+    if unit[3] in "YM":
+        year, month = divmod(number * (12 if unit[3] == "Y" else 1), 12)
+        return f"{1970 + year:04d}" + (f"-{month + 1:02d}" if unit[3] == "M" else "")
+    whole, rest = divmod(number * _SECONDS[unit[3]], 1) if unit[3] in _SECONDS else divmod(number, _PARTS[unit[3]])
+    try:
+        time = datetime(1970, 1, 1) + timedelta(seconds=whole)
+    except OverflowError:
+        return f"{number} {unit[3]} since 1970"
+    if unit[3] in "DW":
+        return time.date().isoformat()
+    digits = len(str(_PARTS.get(unit[3], 1))) - 1
+    return time.isoformat() + (f".{rest:0{digits}d}" if digits else "")
 
 
 def _shown_raw(element: bytes) -> str:

@@ -82,7 +82,7 @@ def tensor_difference(
         remarks.append(f"all within {tolerance}")
     assert index is not None
     elements = element(left, index), element(right, index)
-    texts = [dtypes.shown(dtype, data) for data in elements]
+    texts = [dtypes.shown(dtype, data, meaning=left.meaning) for data in elements]
     if texts[0] == texts[1]:
         texts = [dtypes.shown(dtype, data, exact=True) for data in elements]
     figures = {"dtype": left.dtype, "shape": list(left.shape), **document(statistics, left.shape)}

@@ -53,6 +53,7 @@ class TensorPart:
     offset: int = 0  # of the first element in the source, in bytes
     strides: tuple[int, ...] | None = None  # in elements; None: contiguous in C order
     big_endian: bool = False
+    meaning: str = ""  # of elements that are shown as texts or dates: see dtypes.shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,12 @@ from pathlib import Path
 
 from reprokit.core.difference import Difference, Verdict, compared, group, missing
 from reprokit.core.errors import ArtifactDamaged, ArtifactNotReadable
-from reprokit.diff.compare import FileSide, compare, compare_parts
+from reprokit.diff.compare import FileSide, compare
 from reprokit.diff.elements import CompareOptions
-from reprokit.diff.formats import orbax, refers
+from reprokit.diff.formats import refers
 from reprokit.diff.raw import AS_BYTES
 from reprokit.diff.sources import open_file, siblings
+from reprokit.diff.stores import ArrayStore, common_stores, compare_stores
 
 MOST_FILES = 1_000_000  # of a directory
 EVENTS, EVENT_KINDS = "events.out.tfevents.", (".v2", ".profile-empty")
@@ -89,47 +90,40 @@ def _compare_files(
 
 def _compare_directories(left: Path, right: Path, options: CompareOptions) -> Difference:
     sides = dict(_entries(left)), dict(_entries(right))
-    trees, companions = {}, _Companions()
+    trees: dict[str, Difference] = {}
+    companions = _Companions()
     partners = _partners(*sides)
-    stores = {name: _compare_store(name, left, right, options) for name in _common_stores(*sides)}
-    store_files = {
-        name for store, tree in stores.items() if not isinstance(tree, str) for name in _store_files(store, *sides)
-    }
-    names = {*sides[0], *sides[1]}.difference(partners.values(), store_files)
+    names = {*sides[0], *sides[1]}.difference(partners.values())
     for name in sorted(names, key=lambda name: (not refers(name), name)):
         partner = partners.get(name, name)
         kinds = sides[0].get(name), sides[1].get(partner)
         paths = left / name, right / partner
         trees[name] = companions.of(name, *kinds) or _compare_entry(name, *paths, *kinds, options, companions)
-    for name, tree in stores.items():
-        trees[name] = replace(trees[name], detail=f"{trees[name].detail}; {tree}") if isinstance(tree, str) else tree
+    for store in common_stores(*sides):
+        _compare_store(store, left, right, options, trees)
     if not trees:
         return Difference(left.name or str(left), Verdict.IDENTICAL, detail="both directories are empty")
     order = sorted(trees, key=lambda name: (os.path.basename(name) in CHECKSUM_FILES, name))
     return group(left.name or str(left), tuple(trees[name] for name in order))
 
 
-def _common_stores(left: Iterable[str], right: Iterable[str]) -> list[str]:
-    """Return the manifests of the OCDBT stores that both directories have, without nested stores."""
-    both = sorted(name for name in {*left}.intersection(right) if os.path.basename(name) == orbax.MANIFEST)
-    return [name for name in both if not any(name in _store_files(other, both) for other in both if other != name)]
-
-
-def _store_files(manifest: str, *sides: Iterable[str]) -> set[str]:
-    """Return the names of the files of an OCDBT store: its manifest and data files."""
-    directory = manifest.removesuffix(orbax.MANIFEST)
-    prefixes = tuple(directory + part for part in orbax.PARTS)
-    return {name for side in sides for name in side if name == manifest or f"{name}/".startswith(prefixes)}
-
-
-def _compare_store(manifest: str, left: Path, right: Path, options: CompareOptions) -> Difference | str:
-    """Compare two OCDBT stores array by array; return the reason if they cannot be read."""
-    limits = replace(options.limits, spent=type(options.limits.spent)())
-    left_arrays, right_arrays = (orbax.arrays((root / manifest).parent, limits) for root in (left, right))
+def _compare_store(
+    store: ArrayStore, left: Path, right: Path, options: CompareOptions, trees: dict[str, Difference]
+) -> None:
+    """Put the comparison of a store in the place of those of its files, if any of these differ and it can be read."""
+    files = [name for name in store.files[0] | store.files[1] if name in trees]
+    if not any(trees[name].verdict.differs for name in files):
+        return
     try:
-        return compare_parts(manifest, left_arrays, right_arrays, replace(options, limits=limits))
+        tree = compare_stores(store, left / store.directory, right / store.directory, options)
     except ArtifactDamaged as error:
-        return f"cannot be read as OCDBT ({error}); its files are compared one by one"
+        mark = min(files, key=lambda name: (os.path.basename(name) not in store.format.marks, name.count(os.sep), name))
+        why = f"cannot be read as {store.format.title} ({error}); its files are compared one by one"
+        trees[mark] = replace(trees[mark], detail="; ".join(filter(None, (trees[mark].detail, why))))
+        return
+    for name in files:
+        del trees[name]
+    trees[store.name] = tree
 
 
 def _partners(left: Iterable[str], right: Iterable[str]) -> dict[str, str]:

@@ -20,6 +20,7 @@ BLOCK = 4 << 20  # bytes of a dataset per read
 CACHE = 64 << 20  # bytes of the cache of unpacked chunks
 SHORT = 64  # elements of the longest attribute shown as a value
 LONGEST_ATTRIBUTE = 16 << 20
+DEEPEST_RECORD, MOST_COLUMNS = 4, 64  # records within records; fields that are sent apart: each by a read of all
 NUMBERS = {"f": (2, 4, 8), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "c": (8, 16)}
 NAMES = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
 
@@ -80,17 +81,30 @@ class Hdf5Reader:
         name, text = _type(dtype)
         if text:
             self.send("value", f"{path}/type", text=text)
-        facts = {"dtype": name, "shape": list(dataset.shape), "big": dtype.byteorder == ">"}
         size = math.prod(dataset.shape) * dtype.itemsize
         offset = dataset.id.get_offset() if dataset.chunks is None else None
-        if offset is not None and dataset.id.get_create_plist().get_nfilters() == 0:
-            return self.send("place", path, offset=offset, bytes=size, **facts)
+        if offset is not None and dataset.id.get_create_plist().get_nfilters() == 0 and not dtype.names:
+            facts = {"dtype": name, "shape": list(dataset.shape), "big": dtype.byteorder == ">"}
+            return self.send("place", path, offset=offset, bytes=size, meaning=_meaning(dtype), **facts)
         self._parts.spend(path, size, dataset.id.get_storage_size())
-        self.send("tensor", path, size, **facts)
-        for selection in _blocks(dataset.shape, dtype.itemsize, dataset.chunks):
-            block = numpy.ascontiguousarray(dataset[selection])
-            self._parts.out.write(block.reshape(-1).view(numpy.uint8).data)
+        columns = list(_columns(dtype))
+        if dtype.names:
+            self.send("value", f"{path}/shape", text=str(list(dataset.shape)))
+        for fields, column in columns if len(columns) <= MOST_COLUMNS else [((), dtype)]:
+            self._column(path, dataset, fields, column)
         return None
+
+    def _column(self, path: str, dataset: Any, fields: tuple[str, ...], dtype: Any) -> None:
+        """Send the elements of a dataset, or of one field of its records."""
+        base, inner = dtype.subdtype or (dtype, ())
+        name = "/".join((path, *(field.replace("~", "~0").replace("/", "~1") for field in fields)))
+        facts = {"dtype": _type(base)[0], "shape": [*dataset.shape, *inner], "big": base.byteorder == ">"}
+        self.send("tensor", name, math.prod(dataset.shape) * dtype.itemsize, meaning=_meaning(base), **facts)
+        for selection in _blocks(dataset.shape, dataset.dtype.itemsize, dataset.chunks):
+            block = dataset[selection]
+            for field in fields:
+                block = block[field]
+            self._parts.out.write(numpy.ascontiguousarray(block).tobytes())
 
     def _objects(self, path: str, dataset: Any, dtype: Any) -> None:
         """Send texts, references and lists of variable length one by one."""
@@ -188,6 +202,20 @@ def _type(dtype: Any) -> tuple[str, str]:
     if enum is not None:
         return f"{NAMES[dtype.kind]}{8 * dtype.itemsize}", _type_text(dtype)
     return f"raw{dtype.itemsize}", _type_text(dtype)
+
+
+def _columns(dtype: Any, fields: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the fields of records, those of records within them too, with their types; else the type alone."""
+    if not dtype.names or len(fields) > DEEPEST_RECORD:
+        yield fields, dtype
+    for name in dtype.names or () if len(fields) <= DEEPEST_RECORD else ():
+        yield from _columns(dtype[name], (*fields, name))
+
+
+def _meaning(dtype: Any) -> str:
+    """Return what the bytes of an element mean: see dtypes.shown."""
+    is_time = dtype.kind in "mM" and dtype.byteorder != ">"
+    return "S" if dtype.kind == "S" else dtype.str[1:] if is_time else ""
 
 
 def _blocks(shape: tuple[int, ...], size: int, chunks: tuple[int, ...] | None) -> Iterator[Any]:

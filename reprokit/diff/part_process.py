@@ -10,6 +10,7 @@ import json
 import os
 import resource
 import struct
+import sys
 from collections.abc import Callable
 from typing import IO, Any
 
@@ -40,9 +41,11 @@ class PartWriter:
 
     def __init__(self, out: IO[bytes], most: int):
         self.out, self._budget = out, most
+        self.has_content = False  # the last part has bytes, of which some may still be due
 
     def send(self, kind: str, name: str, size: int = 0, **facts: Any) -> None:
         """Write the header of a part; the caller must then write `size` bytes."""
+        self.has_content = size > 0
         header = json.dumps({"kind": kind, "name": name, **facts}, ensure_ascii=True).encode()
         self.out.write(HEAD.pack(len(header), size) + header)
 
@@ -65,6 +68,10 @@ def serve(most: int, read: Callable[[IO[bytes], PartWriter], object]) -> None:
         try:
             read(source, writer)
             writer.send("end", "")
+        except RefusedFile as error:
+            writer.send("error", "", text=str(error)[:400])
         except Exception as error:
-            text = str(error) if isinstance(error, RefusedFile) else f"{type(error).__name__}: {error}"
+            text = f"{type(error).__name__}: {error}"
+            if writer.has_content:  # behind a part of a tensor no message is one
+                sys.exit(" ".join(text.split()))
             writer.send("error", "", text=text[:400])

@@ -7,6 +7,8 @@ others: its kind and size. What says when and by which program a file was writte
 from __future__ import annotations
 
 import hashlib
+import importlib.util
+import math
 import os
 import re
 import struct
@@ -35,6 +37,9 @@ PIXELS = (b"IDAT", b"fdAT", b"IEND")  # chunks of a PNG
 STORAGE = frozenset([259, 273, 278, 279, 284, 317, 322, 323, 324, 325])  # tags of a TIFF: how its pixels are stored
 DIRECTORIES = frozenset([330, 34665, 34853, 40965])  # tags that name further ones
 MODE_DEPTHS = {"I;16": 16, "I;16B": 16, "I;16L": 16, "I": 32, "F": 32}  # bits of a channel; of other modes 8
+TFLITE_NUMBERS = frozenset(  # types that NumPy has
+    f"{name}{bits}" for name, sizes in (("float", (16, 32, 64)), ("complex", (64, 128))) for bits in sizes
+) | {"bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
 SLICE = 1 << 22  # bytes of a file's array that are sent at a time
 
 
@@ -293,3 +298,106 @@ def workbook(file: IO[bytes], parts: PartWriter) -> None:
                         writer.value(place, cell.value)
                     if result.value != cell.value:  # what its formula gave
                         writer.value(f"{place} (result)", result.value)
+
+
+def tflite(file: IO[bytes], parts: PartWriter) -> None:
+    """Send the tensors of a TFLite model by name, and all else that it says by path."""
+    schema, data, writer = _tflite_schema(), file.read(), ValueWriter(parts)
+    model = schema.ModelT.InitFromPackedBuf(data)
+    types = {number: name.lower() for name, number in vars(schema.TensorType).items() if not name.startswith("_")}
+    used: set[int] = set()
+
+    def content(number: int) -> Any:
+        used.add(number)
+        buffer = model.buffers[number]
+        stored = data[buffer.offset : buffer.offset + buffer.size] if buffer.offset > 1 else buffer.data
+        if buffer.offset > 1 and len(stored) < buffer.size:
+            raise RefusedFile(f"buffer {number} ends behind the end of the file")
+        return numpy.frombuffer(stored, numpy.uint8) if isinstance(stored, bytes) else stored
+
+    def send(name: str, number: int, type_: str, shape: tuple[int, ...] | None) -> None:
+        """Send the elements of a buffer: as bytes where its type or shape is none that NumPy has."""
+        stored = content(number)
+        if stored is None:
+            return
+        kind = numpy.dtype(type_).newbyteorder("<") if type_ in TFLITE_NUMBERS else None
+        is_whole = kind is not None and shape is not None and len(stored) == kind.itemsize * math.prod(shape)
+        writer.array(name, stored.view(kind).reshape(shape) if is_whole else stored)
+
+    for number, graph in enumerate(model.subgraphs or ()):
+        for tensor in graph.tensors or ():
+            name = under(f"subgraphs/{number}/tensors", (tensor.name or b"").decode("utf-8", "backslashreplace"))
+            shape = None if tensor.shape is None else tuple(map(int, tensor.shape))
+            send(name, tensor.buffer, types.get(tensor.type, ""), shape or ())
+            tensor.buffer = None  # where the elements are stored
+            _walk_tables(writer, f"{name}@", tensor)
+        if any(operator.largeCustomOptionsOffset > 1 for operator in graph.operators or ()):
+            raise RefusedFile("options of its operators stand behind the model")
+        graph.tensors = [tensor.name for tensor in graph.tensors or ()]
+    for entry in model.metadata or ():
+        send(under("metadata", (entry.name or b"").decode("utf-8", "backslashreplace")), entry.buffer, "", None)
+        entry.buffer = None
+    for number in range(len(model.buffers or ())):
+        if number not in used:
+            send(f"buffers/{number}", number, "", None)
+    model.buffers = None
+    _walk_tables(writer, "model", model)
+
+
+def _tflite_schema() -> Any:
+    """Return the module of TFLite's classes, without the library that it is a part of."""
+    for package, place in (("ai_edge_litert", ()), ("tensorflow", ("lite", "python"))):
+        found = importlib.util.find_spec(package)
+        for directory in found.submodule_search_locations or () if found is not None else ():
+            path = os.path.join(directory, *place, "schema_py_generated.py")
+            spec = importlib.util.spec_from_file_location("schema_py_generated", path)
+            if os.path.exists(path) and spec is not None and spec.loader is not None:
+                schema = importlib.util.module_from_spec(spec)
+                spec.loader.exec_module(schema)
+                _refuse_unknown_fields(schema)
+                return schema
+    raise RefusedFile("neither ai_edge_litert nor tensorflow is installed: pip install ai-edge-litert")
+
+
+class FieldCounter:
+    """Stands for a builder, which is told how many fields a table has."""
+
+    def StartObject(self, fields: int) -> None:  # noqa: N802 - flatbuffers' name
+        self.fields = fields
+
+
+def _refuse_unknown_fields(schema: Any) -> None:
+    """Let tables be refused that have fields or kinds of options which are not in the schema: they would be lost."""
+
+    def checked(unpack: Any, fields: int) -> Any:
+        def _unpack(table: Any, packed: Any) -> None:
+            stored, place = packed._tab.Bytes, packed._tab.Pos
+            start = place - struct.unpack_from("<i", stored, place)[0]
+            offsets = struct.unpack_from(f"<{struct.unpack_from('<H', stored, start)[0] // 2}H", stored, start)[2:]
+            unpack(table, packed)
+            options = [
+                name for name in vars(table) if getattr(table, f"{name}Type", 0) and getattr(table, name) is None
+            ]
+            if any(offsets[fields:]) or options:
+                raise RefusedFile("it has fields that the installed TFLite does not know: install a later one")
+
+        return _unpack
+
+    for name, kind in list(vars(schema).items()):
+        if name.endswith("T") and hasattr(kind, "_UnPack") and hasattr(schema, f"{name[:-1]}Start"):
+            counter = FieldCounter()
+            getattr(schema, f"{name[:-1]}Start")(counter)
+            kind._UnPack = checked(kind._UnPack, counter.fields)
+
+
+def _walk_tables(writer: ValueWriter, name: str, value: Any) -> None:
+    """Send what a table holds, and the tables below it."""
+    if isinstance(value, list):
+        for number, item in enumerate(value):
+            _walk_tables(writer, f"{name}/{number}", item)
+    elif hasattr(value, "_UnPack"):
+        writer.what(name, type(value).__name__)
+        for key, item in vars(value).items():
+            _walk_tables(writer, f"{name}/{key}", item)
+    elif value is not None:
+        writer.walk(name, value)

@@ -108,13 +108,35 @@ def test_notebooks_without_when_they_were_executed() -> None:
 
 def test_texts_records_and_objects_in_arrays() -> None:
     texts = np.array(["one", "two"]), np.array(["one", "tWo"])
-    assert leaves(samples.npy(texts[0]), samples.npy(texts[1]), "x.npy")[0][1:] == (
-        repr("two".encode("utf-32-le"))[1:],
-        repr("tWo".encode("utf-32-le"))[1:],
-    )
-    records = [np.array([(1, 2.0), (3, number)], [("a", "i4"), ("b", "f8")]) for number in (4.0, 5.0)]
-    [record] = diff(samples.npy(records[0]), samples.npy(records[1]), "x.npy").leaves()
-    assert (record.figures["dtype"], record.figures["first"]) == ("raw12", [1])
+    for type_ in ("<U3", ">U3", "S3"):
+        left, right = (samples.npy(text.astype(type_)) for text in texts)
+        assert leaves(left, right, "x.npy")[0][1:] == ("'two'", "'tWo'")
+    fields = [("a", "<i4"), ("b", ">f8"), ("c", "<U2", (2,)), ("d", "M8[D]"), ("e", [("f", "i1"), ("g", "S2")])]
+    rows = [(1, 2.0, ("x", "y"), "2026-11-30", (1, b"k")), (3, 4.0, ("z", "yz"), "1969-12-31", (2, b""))]
+    records = np.array(rows, fields)
+    for row, name, value, texts_shown in (
+        (1, "b", 5.0, ("4.0", "5.0")),
+        (0, "c", ("x", "Z"), ("'y'", "'Z'")),
+        (1, "d", "2027-01-01", ("1969-12-31", "2027-01-01")),
+        (1, "e", (2, b"n"), ("''", "'n'")),
+    ):
+        other = records.copy()
+        other[name][row] = value
+        for one, two in (
+            (records, other),
+            (np.asfortranarray([records, records]), np.asfortranarray([other, records])),
+        ):
+            [leaf] = leaves(samples.npy(one), samples.npy(two), "x.npy")
+            assert leaf == (f"x.npy/array/{'e/g' if name == 'e' else name}", *texts_shown)
+    aligned = np.zeros(2, np.dtype([("a", "i1"), ("b", "f8")], align=True))
+    gap = bytearray(samples.npy(aligned))
+    gap[-12] = 7  # which no field has
+    assert not diff(samples.npy(aligned), bytes(gap), "x.npy").verdict.differs
+    dates = {"M8[25s]": "1970-01-01T00:00:50", "M8[Y]": "1972", "M8[M]": "1970-03", "M8[h]": "1970-01-01T02:00:00"}
+    dates |= {"M8[ns]": "1970-01-01T00:00:00.000000002", "m8[ms]": "2 ms", "M8[W]": "1970-01-15"}
+    for type_, text in dates.items():
+        moments = np.array([2], "i8").view(type_), np.array(["NaT"], type_)
+        assert leaves(samples.npy(moments[0]), samples.npy(moments[1]), "x.npy") == [("x.npy/array", text, "NaT")]
     units = np.array([1, 2], "m8[s]"), np.array([1, 2], "m8[ms]")
     assert leaves(samples.npy(units[0]), samples.npy(units[1]), "x.npy") == [("x.npy/array/type", "m8[s]", "m8[ms]")]
 

@@ -58,6 +58,10 @@ def ordinary(file: Any) -> None:
     file.create_dataset("fixed", data=np.array([b"ab", b"cd"]))
     file.create_dataset("lists", (2,), dtype=h5py.vlen_dtype(np.int32))[1] = [1, 2]
     file.create_dataset("references", (1,), dtype=h5py.ref_dtype)[0] = file["packed"].ref
+    nested = np.zeros(3, dtype=[("n", ">i2", (2,)), ("at", [("x", "f4"), ("y", "S1")])])
+    nested["n"], nested["at"]["y"] = [1, 2], b"b"
+    file.create_dataset("nested", data=nested, chunks=(2,))
+    file.create_dataset("dates", data=np.arange(3).astype("M8[D]").astype(h5py.opaque_dtype("M8[D]")))
     file.attrs["version"] = "1"
     file.attrs["model_config"] = json.dumps({"a": [1, 2.5]})
     file.attrs["numbers"] = np.arange(3.0)
@@ -94,6 +98,20 @@ def record(file: Any) -> None:
     file["layer/weights/record"][0] = (1, 3.0)
 
 
+def field_of_field(file: Any) -> None:
+    records = file["nested"][()]
+    records["at"]["y"][2] = b"c"
+    file["nested"][...] = records
+
+
+def fixed(file: Any) -> None:
+    file["fixed"][1] = b"ce"
+
+
+def date(file: Any) -> None:
+    file["dates"][2] = np.datetime64("1970-01-04").astype(file["dates"].dtype)
+
+
 def item(file: Any) -> None:
     file["lists"][0] = [7]
 
@@ -106,7 +124,10 @@ def item(file: Any) -> None:
         (text, "texts/1", "b'three'"),
         (configuration, "@model_config/a/1", "2.25"),
         (many, "@many", "first at [77]"),
-        (record, "layer/weights/record", "the only element"),
+        (record, "layer/weights/record/b", "2.0 | 3.0 | the only element"),
+        (field_of_field, "nested/at/y", "'b' | 'c' | 1 of 3"),
+        (fixed, "fixed", "'cd' | 'ce' | 1 of 2"),
+        (date, "dates", "1970-01-03 | 1970-01-04 | 1 of 3"),
         (item, "lists/0", "[7]"),
     ],
 )
@@ -122,8 +143,12 @@ def test_the_parts_are_what_h5py_reads() -> None:
     with h5py.File(io.BytesIO(data)) as file:
         for name, part in found.items():
             if isinstance(part, TensorPart) and "@" not in name:
-                assert part.source.read(part.offset, 1 << 20) == file[name][()].tobytes()
-                assert part.shape == file[name].shape
+                own = next(path for path in (name, name.rpartition("/")[0], "nested") if path in file)
+                elements = file[own][()]
+                for field in filter(None, name.removeprefix(own).split("/")):
+                    elements = elements[field]
+                assert part.source.read(part.offset, 1 << 20) == elements.tobytes()
+                assert part.shape == elements.shape
     kinds = {name: part.text for name, part in found.items() if isinstance(part, Value)}
     assert kinds["references/0"] == "reference to '/packed'"
     assert kinds["@model_config/a/1"] == "2.5"

@@ -368,3 +368,57 @@ def sized(book: bytes) -> bytes:
 
 def test_text_that_is_no_yaml_is_compared_by_lines() -> None:
     assert named(b"a: [\nb\n", b"a: [\nc\n", "a.yaml") == {"a.yaml: line 2": "b | c | first at character 1"}
+
+
+def lite(value: float = 0.5, *, is_squared: bool = False) -> bytes:
+    tensorflow = pytest.importorskip("tensorflow")
+    weights = np.arange(12, dtype=np.float32).reshape(4, 3)
+    weights[1, 2] = value
+
+    def call(row: Any) -> Any:
+        product = tensorflow.matmul(row, tensorflow.constant(weights))
+        return tensorflow.square(product) if is_squared else tensorflow.abs(product)
+
+    function = tensorflow.function(call, input_signature=[tensorflow.TensorSpec([1, 4], "float32")])
+    converter = tensorflow.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()])
+    data: bytes = converter.convert()
+    return data
+
+
+@pytest.mark.slow
+def test_tensors_and_operators_of_tflite_are_compared_by_name() -> None:
+    model = lite()
+    assert same(model, lite(), "a.tflite")
+    [(place, words)] = named(model, lite(0.25), "a.tflite").items()
+    assert place == "subgraphs/0/tensors/MatMul"
+    assert words.startswith("0.5 | 0.25 | 1 of 12 elements of float32 [3, 4]")
+    assert "model/operatorCodes/1/builtinCode" in named(model, lite(is_squared=True), "a.tflite")
+    whole = read("a.tflite", model)
+    for size in range(8, len(model), 97):
+        format_ = detect("a.tflite", model[:size])
+        assert format_ is not None
+        assert meaning(format_.read, model[:size]) != whole
+    with pytest.raises(ArtifactDamaged, match="does not know: install a later one"):
+        read("a.tflite", with_a_later_field())
+    read("a.tflite", with_a_later_field(fields=9))
+
+
+def with_a_later_field(fields: int = 60) -> bytes:
+    """A model whose last field stands behind all that are known."""
+    builder = pytest.importorskip("flatbuffers").Builder(64)
+    builder.StartObject(fields)
+    builder.PrependUint32Slot(0, 3, 0)
+    if fields > 9:
+        builder.PrependUint32Slot(fields - 1, 7, 0)
+    builder.Finish(builder.EndObject(), file_identifier=b"TFL3")
+    return bytes(builder.Output())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", range(0, 96, 16))
+def test_damaged_models_of_tflite_are_refused_in_bounds(place: int) -> None:
+    model = bytearray(with_a_later_field(9) + bytes(64))
+    model[8 + place % (len(model) - 8)] ^= 0x84
+    format_ = detect("a.tflite", bytes(model))
+    assert format_ is not None
+    meaning(format_.read, bytes(model))

@@ -105,6 +105,27 @@ def test_the_shards_of_a_checkpoint_are_outputs_too(sides: tuple[Building, Build
     assert leaves(sides) == [f"ckpt/{SHARD}", f"ckpt/model.index/{'weight' * 9}"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["same", "other", "overwritten"])
+def test_stores_are_compared_by_their_arrays(sides: tuple[Building, Building], case: str) -> None:
+    zarr, values = pytest.importorskip("zarr"), np.arange(6.0).reshape(2, 3)
+    pytest.importorskip("tensorstore")
+    for building, content, chunk in ((sides[0], values, 1), (sides[1], values + (case != "same") * (values == 4), 3)):
+        place = Path(building.run.working_directory)
+        zarr.open_group(place / "out.zarr").create_array("w", data=content, chunks=(2, chunk))
+        files = [path for path in sorted((place / "out.zarr").rglob("*")) if path.is_file()]
+        building.outputs = [replace(output(path.read_bytes()), path=str(path.relative_to(place))) for path in files]
+    if case == "overwritten":
+        (Path(sides[0].run.working_directory) / "out.zarr/w/c/0/1").write_bytes(b"overwritten")
+    found = list(outputs_of(compared(sides)).leaves())
+    if case == "same":
+        assert [(leaf.name, leaf.detail) for leaf in found] == [("out.zarr", "same content; other w/storage")]
+    elif case == "other":
+        assert [(leaf.name, leaf.left, leaf.right) for leaf in found] == [("out.zarr/w", "4.0", "5.0")]
+    else:
+        assert "out.zarr/w/c/0/0" in [leaf.name for leaf in found if leaf.verdict.differs]
+
+
 def test_without_the_recorded_bytes_the_digests_decide(sides: tuple[Building, Building]) -> None:
     (Path(sides[0].run.working_directory) / "model.npz").write_bytes(ONE[:-1] + b"\1")
     assert leaves(sides) == ["model.npz"]

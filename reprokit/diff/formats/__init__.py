@@ -200,6 +200,12 @@ FORMATS: tuple[Format, ...] = (
         _by_library("the picture", "PIL", "value", "image", "pillow"),
     ),
     Format("workbook", _begins(ZIP, r"\.xlsx\Z"), _by_library("the workbook", "openpyxl", "value", "workbook")),
+    Format(
+        "tflite",
+        _begins(rb".{4}TFL3"),
+        _by_library("TFLite", "flatbuffers", "value", "tflite"),
+        is_model=True,
+    ),
     Format("sqlite", _begins(rb"SQLite format 3\0"), _by_library("SQLite", "sqlite3", "sqlite")),
     Format("arrow", _begins(rb"PAR1|ARROW1"), _by_library("Arrow", "pyarrow", "arrow")),
     Format(

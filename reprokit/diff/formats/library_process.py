@@ -166,7 +166,8 @@ class _PartReader:
         dtype, shape = str(header["dtype"]), tuple(map(int, header["shape"]))
         if any(length < 0 for length in shape) or dtypes.named(dtype).file_size(math.prod(shape)) != data.size:
             raise ArtifactDamaged(f"{str(header['name'])[:200]!r} has another size than its type and shape need")
-        return TensorPart(str(header["name"]), dtype, shape, data, big_endian=bool(header["big"]))
+        meaning = str(header.get("meaning", ""))
+        return TensorPart(str(header["name"]), dtype, shape, data, big_endian=bool(header["big"]), meaning=meaning)
 
     def _receive(self, spool: _Spool, size: int) -> Source:
         """Receive bytes into the spool; return them as a source."""

@@ -6,13 +6,22 @@ import ast
 import math
 import re
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from typing import Any
 
 from reprokit.core import dtypes
 from reprokit.core.errors import ArtifactDamaged
 from reprokit.diff.elements import Blob, Limits, NestedFile, Noise, Part, Source, TensorPart, Value
 from reprokit.diff.formats import zip as zip_format
-from reprokit.diff.formats.pickle_numpy import NUMBER_KINDS
+from reprokit.diff.formats.pickle_numpy import (
+    DEEPEST_RECORD,
+    NUMBER_KINDS,
+    ArrayElements,
+    ArrayType,
+    columns,
+    text_meaning,
+)
+from reprokit.diff.formats.pickle_walk import under
 from reprokit.diff.sources import piece, read_exactly
 from reprokit.diff.tensors import strides_of_shape
 
@@ -60,16 +69,21 @@ def _one(name: str, source: Source) -> Generator[Part, None, int]:
         yield Value(f"{name}/shape", str(list(shape)))
         yield NestedFile(f"{name}/objects", piece(source, start, source.size - start))
         return source.size
-    dtype, big_endian, unit = _type(descr)
-    if unit:
-        yield Value(f"{name}/type", unit)
-    size = math.prod(shape) * dtypes.named(dtype).element_size
+    type_ = _type(descr)
+    if not type_.is_plain:
+        yield Value(f"{name}/type", type_.text)
+    size = math.prod(shape) * type_.size
     if start + size > source.size:
         raise ArtifactDamaged(f"its array needs {size} bytes, there are {source.size - start}")
     strides = strides_of_shape(shape, fortran=True) if is_fortran else None
     yield Noise(f"{name}/memory order", "Fortran" if is_fortran else "C")
-    yield Noise(f"{name}/byte order", "big-endian" if big_endian else "little-endian")
-    yield TensorPart(name, dtype, shape, source, start, strides, big_endian)
+    yield Noise(f"{name}/byte order", "big-endian" if type_.big_endian else "little-endian")
+    if type_.fields:
+        yield Value(f"{name}/shape", str(list(shape)))
+        for field, tensor in columns(ArrayElements(type_, shape, is_fortran, piece(source, start, size))):
+            yield replace(tensor, name=under(name, field))
+    else:
+        yield TensorPart(name, type_.elements, shape, source, start, strides, type_.big_endian, type_.meaning)
     end: int = start + size
     return end
 
@@ -116,40 +130,43 @@ def _checked(header: Any) -> dict[str, Any]:
     return header
 
 
-def _type(descr: Any) -> tuple[str, bool, str]:
-    """Return dtype, whether it is big-endian, and a description if the dtype does not say it all."""
-    if not isinstance(descr, str):
-        return f"raw{_record_size(descr)}", False, str(descr)
-    match = _TYPE.fullmatch(descr)
+def _type(descr: Any, depth: int = 0) -> ArrayType:
+    """Return the type of the elements; of records with their fields."""
+    if isinstance(descr, list) and descr and depth <= DEEPEST_RECORD:
+        return _record_type(descr, depth)
+    match = _TYPE.fullmatch(descr) if isinstance(descr, str) else None
     if match is None:
-        raise ArtifactDamaged(f"its type {descr[:40]!r} is not known")
+        raise ArtifactDamaged(f"its type {str(descr)[:40]!r} is not known")
     order, kind, digits, unit = match.groups()
     size, big_endian = int(digits or 0), order == ">"
     if (elements := NUMBER_KINDS.get(f"{kind}{size}")) is not None:
-        return elements, big_endian, f"{kind}8{unit or ''}" if kind in "mM" else ""
+        is_time = kind in "mM"
+        text = f"{kind}8{unit or ''}" if is_time else elements
+        return ArrayType(text, elements, size, big_endian, meaning=text if is_time else "")
     width = 4 * size if kind == "U" else size
     is_long = size in {"f": (10, 12, 16), "c": (20, 24, 32)}.get(kind, ())
     if not (is_long or kind in "SVUa") or not 0 < width <= dtypes.LONGEST_RAW:
         raise ArtifactDamaged(f"its type {descr[:40]!r} is not known")
-    return f"raw{width}", False, descr
+    return ArrayType(descr, f"raw{width}", width, meaning=text_meaning(kind, is_big=big_endian))
 
 
-def _record_size(descr: Any, depth: int = 0) -> int:
-    """Return the size of a structured type in bytes."""
-    if not isinstance(descr, list) or not descr or depth > 16:
-        raise ArtifactDamaged("its type is not known")
-    return sum(_field_size(field, depth) for field in descr)
-
-
-def _field_size(field: Any, depth: int) -> int:
-    if not isinstance(field, tuple) or len(field) not in (2, 3):
-        raise ArtifactDamaged("its type is not known")
-    shape = field[2] if len(field) == 3 else ()
-    if not isinstance(shape, tuple) or not all(type(length) is int and length >= 0 for length in shape):
-        raise ArtifactDamaged("its type is not known")
-    if not isinstance(field[1], str):
-        return _record_size(field[1], depth + 1) * math.prod(shape)
-    return dtypes.named(_type(field[1])[0]).element_size * math.prod(shape)
+def _record_type(descr: list[Any], depth: int) -> ArrayType:
+    fields, size = [], 0
+    for field in descr:
+        if not isinstance(field, tuple) or len(field) not in (2, 3):
+            raise ArtifactDamaged("its type is not known")
+        shape, name = field[2] if len(field) == 3 else (), field[0]
+        if not isinstance(shape, tuple) or not all(type(length) is int and length >= 0 for length in shape):
+            raise ArtifactDamaged("its type is not known")
+        type_ = _type(field[1], depth + 1)
+        width = type_.size * math.prod(shape)
+        if shape and type_.fields:  # records within an array within a record: their bytes
+            type_ = ArrayType(type_.text, f"raw{max(1, type_.size)}", type_.size)
+        if name != "" or str(field[1])[1:2] != "V":  # else it fills a gap, as NumPy writes it
+            name = name[-1] if isinstance(name, tuple) and name else name  # behind its title
+            fields.append((str(name), replace(type_, size=width, shape=shape) if shape else type_, size))
+        size += width
+    return ArrayType(str(descr), f"raw{max(1, size)}", size, fields=tuple(fields))
 
 
 def archive(source: Source, limits: Limits) -> Iterator[Part]:

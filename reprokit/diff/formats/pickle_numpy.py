@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reprokit.core.errors import ArtifactDamaged
 from reprokit.diff.elements import Part, Source, TensorPart
 from reprokit.diff.formats.pickle_nodes import GlobalName, Item, LongString, PickledDict, PickledObject, exact
 from reprokit.diff.formats.pickle_walk import ROOT, NodeParts, PickleWalk, under
-from reprokit.diff.sources import BytesSource
+from reprokit.diff.sources import BytesSource, ColumnSource, piece
 from reprokit.diff.tensors import strides_of_shape
 
 NUMPY_DTYPE = GlobalName("numpy", "dtype")
@@ -22,6 +23,8 @@ NUMBER_KINDS = {
     "f2": "float16", "f4": "float32", "f8": "float64", "c8": "complex64", "c16": "complex128",
     "M8": "int64", "m8": "int64",
 }  # fmt: skip
+_UNIT = re.compile(r"\(b?'([a-zA-Z]+)', ([0-9]{1,9}), 1, 1\)")
+MOST_COLUMNS = 256  # fields that are compared apart: all records are read for each
 CORES = ("numpy.core.", "numpy._core.")
 RECONSTRUCT = tuple(f"{core}multiarray._reconstruct" for core in CORES)
 SCALAR = tuple(f"{core}multiarray.scalar" for core in CORES)
@@ -39,6 +42,7 @@ class ArrayType:
     shape: tuple[int, ...] = ()  # of a subarray in each element
     fields: tuple[tuple[str, ArrayType, int], ...] = ()  # name, type and offset
     field_count: int = 1  # nested fields included
+    meaning: str = ""  # of elements that are shown as texts or dates: see dtypes.shown
     depth: int = 0
 
     @property
@@ -106,13 +110,26 @@ def simple_type(code: str, size: Item, is_big: bool, unit: str, suffix: str) -> 
     if code in NUMBER_KINDS:
         elements = NUMBER_KINDS[code]
         text = f"{'datetime64' if kind == 'M' else 'timedelta64'}{unit}" if kind in "Mm" else f"{elements}{unit}"
-        return ArrayType(f"{text}{suffix}", elements, int(digits), is_big)
+        meaning = f"{kind}8{_short_unit(unit)}" if kind in "Mm" else ""
+        return ArrayType(f"{text}{suffix}", elements, int(digits), is_big, meaning=meaning)
     if kind == "O":
         return ArrayType(f"object{unit}", "", 8)
     if kind not in "SUVafcg" or not (digits.isascii() and digits.isdigit()) or len(digits) > 7:
         return None
     length = int(digits) * (4 if kind == "U" else 1) if type(size) is not int or size < 0 else size
-    return ArrayType(f"{code}{' big-endian' if is_big else ''}{unit}{suffix}", f"raw{length}", length)
+    text = f"{code}{' big-endian' if is_big else ''}{unit}{suffix}"
+    return ArrayType(text, f"raw{length}", length, meaning=text_meaning(kind, is_big=is_big))
+
+
+def text_meaning(kind: str, *, is_big: bool) -> str:
+    """Return what the bytes of a type of this letter mean, for dtypes.shown: texts alone do."""
+    return {"U": ">U" if is_big else "<U", "S": "S", "a": "S"}.get(kind, "")
+
+
+def _short_unit(unit: str) -> str:
+    """Return the unit of dates as NumPy writes it, as in [25s]; nothing if it has fractions."""
+    match = _UNIT.fullmatch(unit)
+    return f"[{'' if match[2] == '1' else match[2]}{match[1]}]" if match is not None else ""
 
 
 def unit_of(item: Item) -> str | None:
@@ -295,17 +312,16 @@ def array_parts(walk: PickleWalk, path: str, elements: ArrayElements, data: Item
 
 
 def columns(elements: ArrayElements) -> Iterator[tuple[str, TensorPart]]:
-    """Yield one tensor, or one per field of records if all fields have strides in whole elements."""
-    type_ = elements.type
-    leaves = list(type_.leaves())
-    if any(not leaf.step or type_.size % leaf.step for _, leaf, _ in leaves):
-        leaves = []
-    if not leaves and type_.size:  # otherwise the shape is a value
+    """Yield one tensor, or one per field of records."""
+    type_, count = elements.type, math.prod(elements.shape)
+    leaves = [leaf for leaf in type_.leaves() if leaf[1].size]
+    if (not leaves or len(leaves) > MOST_COLUMNS) and type_.size:  # otherwise the shape is a value
         inner = () if type_.fields else type_.shape
-        leaves = [("", ArrayType("", type_.elements, type_.size, type_.big_endian, inner), 0)]
+        leaves = [("", replace(type_, fields=(), shape=inner), 0)]
     steps = strides_of_shape(elements.shape, elements.fortran)
     for name, leaf, offset in leaves:
-        shape = (*elements.shape, *leaf.shape)
-        strides = (*(step * (type_.size // leaf.step) for step in steps), *strides_of_shape(leaf.shape))
-        start = offset if math.prod(shape) else 0
-        yield name, TensorPart("", leaf.elements, shape, elements.source, start, strides, leaf.big_endian)
+        shape, source, items = (*elements.shape, *leaf.shape), elements.source, leaf.size // leaf.step
+        if leaf.size != type_.size:
+            source = ColumnSource(piece(source, 0, count * type_.size), type_.size, offset, leaf.size)
+        strides = (*(step * items for step in steps), *strides_of_shape(leaf.shape))
+        yield name, TensorPart("", leaf.elements, shape, source, 0, strides, leaf.big_endian, leaf.meaning)

@@ -37,6 +37,7 @@ from reprokit.run_files.rundir import RunDirectory
 from reprokit.verify.categories.declared_outputs import DeclaredFile
 from reprokit.verify.categories.file_bookkeeping import FileBookkeeping, of_user
 from reprokit.verify.categories.match import RunPair
+from reprokit.verify.categories.output_stores import by_arrays
 from reprokit.verify.comparison import ADDED, only_added
 from reprokit.verify.read.normalization import (
     CONTENTS,
@@ -94,7 +95,9 @@ def compare(runs: RunPair) -> Difference:
             files = zip(runs.directories, (left_file, right_file), strict=True)
             leaf = leaf if declared is None else declared.judged(leaf, files)
             leaves.append(_without_tracker_log(leaf, is_whole=left_file is not None and right_file is not None))
-    for leaf in _link_leaves(runs, left, right):
+    links = list(_link_leaves(runs, left, right))
+    leaves = by_arrays(runs, leaves, sides, [leaf.name for leaf in links], found)
+    for leaf in links:
         declared = runs.declared.of_file(leaf.name)
         leaves.append(leaf if declared is None else declared.judged(leaf, ()))
     if left.left_out or right.left_out:
