@@ -119,10 +119,7 @@ def _lines(run: Path, replay: AnsweredReplay, added: AddedTensors) -> list[str]:
     lines = [f"tensors: {added.values:,} values added to {run / rundir.TENSORS}, {added.existing:,} were there already"]
     if steps:
         lines.append(f"of {len(added.names):,} tensors in {len(steps):,} steps, {steps[0]:,} to {steps[-1]:,}")
-    if replay.keyframe is not None:
-        lines.append(f"from the keyframe of step {replay.keyframe.step:,}")
-    if replay.checkpoint is not None:
-        lines.append(f"from {replay.checkpoint.path}, the checkpoint of step {replay.checkpoint.step:,}")
+    lines.extend(replay.beginning)
     if proof.diverged:
         first = proof.diverged[0]
         lines.append(f"the replay is not that run from step {first.step:,} on, by its {first.quantity}")
@@ -160,6 +157,7 @@ def _answer(replay: AnsweredReplay, added: AddedTensors, others: list[OtherFact]
         steps=sorted(added.steps),
         keyframe=None if replay.keyframe is None else replay.keyframe.step,
         checkpoint=None if replay.checkpoint is None else replay.checkpoint.step,
+        put_in=[*replay.put_in],
         proved_steps=_proved_steps(replay, added),
         beside_trail=[FactBesideTrail(fact=other.fact, name=other.name, detail=other.detail) for other in others],
         parted=[PartedSeries(step=first.step, quantity=first.quantity, process=first.process) for first in diverged],

@@ -36,6 +36,7 @@ class TensorsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[int]
     keyframe: int | None  # the step whose keyframe the replay began with; None from the start
     checkpoint: int | None = None  # the step at which the training's own checkpoint was resumed, if it was
+    put_in: list[str] = []  # parts of the run's state that were put in there, as the checkpoint lacks some of it
     proved_steps: int
     beside_trail: list[FactBesideTrail]
     parted: list[PartedSeries]

@@ -134,7 +134,7 @@ class Continued(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     )
     processes: dict[str, ReachedKeyframe] = {}  # that have the keyframe
     printed: dict[str, int] = {}  # bytes of records in each file of console/ until then
-    moment: int = 0  # when the keyframe was written, in nanoseconds since 1970
+    moment: int = 0  # when the state of the keyframe was read, in nanoseconds since 1970; 0: unknown
     pids: list[int] = []  # of the processes that had printed until then
 
 

@@ -1,22 +1,30 @@
-"""Asks a replay that resumes one of the training's own checkpoints: a first one finds its step, another answers."""
+"""Asks a replay that resumes one of the training's own checkpoints: a first one finds its step, another answers.
+
+If the checkpoint lacks state, that is put in from a replay that comes to this step from a keyframe.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from reprokit.core.errors import KeyframeRefused, UsageError
+from reprokit.core.errors import KeyframeRefused, UsageError, reason
+from reprokit.core.messages import say
 from reprokit.core.printable import printable
-from reprokit.model.question import Question, StepRange, TensorSelection
+from reprokit.model.question import Question, StateQuestion, StepRange, TensorSelection
+from reprokit.questions.proof import DivergedSeries
 from reprokit.questions.replays import AnsweredReplay, Checkpoint, ask
-from reprokit.questions.resumed_run import ResumedRun
-from reprokit.questions.seek import ADVICE, end_of
+from reprokit.questions.resumed_run import ResumedRun, WholeRun, compare_runs
+from reprokit.questions.seek import ADVICE, end_of, seek
+from reprokit.questions.state_answers import DATA, VARIABLES
 from reprokit.run.interruption import Interruption
 from reprokit.run_files import trails
 from reprokit.run_files.names import read as paths_read
-from reprokit.run_files.rundir import RunDirectory
+from reprokit.run_files.rundir import ANSWERS, RunDirectory
 
 COMPLETE = "'reprokit resume' finds what a checkpoint lacks"
 
@@ -36,7 +44,7 @@ def ask_from_checkpoint(
     interruption: Interruption,
 ) -> AnsweredReplay:
     """Ask a replay for tensors that goes on from a checkpoint; raises KeyframeRefused where it is not that run."""
-    step = _step_of(recording, checkpoint, place, interruption)
+    step, begun = _begun(recording, checkpoint, place, interruption)
     first, last = selection.steps.first, selection.steps.last
     if first < step:
         raise KeyframeRefused(
@@ -49,8 +57,16 @@ def ask_from_checkpoint(
     )
     found = Checkpoint(checkpoint.path, checkpoint.command, step)
     replay = ask(recording, question, place / "replay", interruption, checkpoint=found)
-    diverged = next(iter(replay.proof.diverged), None)
-    if diverged is not None and diverged.step <= first:
+    if _divergence(replay, first) is not None:
+        for number, state in enumerate(_missing(recording, begun, step, place, interruption)):
+            say(f"resuming it again, with these of the run put in: {', '.join(state.parts)}")
+            complete = replace(question, steps=replace(question.steps, first=0), state=state)
+            attempt = ask(recording, complete, place / f"complete-{number}", interruption, checkpoint=found)
+            if _divergence(attempt, first) is None and max(attempt.proof.steps.values(), default=0) > first:
+                replay = dataclasses.replace(attempt, put_in=state.parts)
+                break
+    diverged = _divergence(replay, first)
+    if diverged is not None:
         raise KeyframeRefused(
             f"no answer from {printable(str(checkpoint.path))}: resumed at step {step:,}, the training is not that run"
             f" at step {diverged.step:,}, by its {diverged.quantity}; {COMPLETE}; {ADVICE}"
@@ -62,9 +78,42 @@ def ask_from_checkpoint(
     return replay
 
 
-def _step_of(recording: RunDirectory, checkpoint: Checkpoint, place: Path, interruption: Interruption) -> int:
-    """Return the step that a resumed training begins with: one step of it is made, and sought in the trail."""
-    start = Question(steps=StepRange(last=0), each_step=True)
+def _divergence(replay: AnsweredReplay, first: int) -> DivergedSeries | None:
+    """Return where a replay is not the run up to the first step that is asked for."""
+    return next((series for series in replay.proof.diverged if series.step <= first), None)
+
+
+def _missing(
+    recording: RunDirectory, begun: RunDirectory, step: int, place: Path, interruption: Interruption
+) -> Iterator[StateQuestion]:
+    """Yield the state to be put in at a step where the resumed training has other one, without its variables first."""
+    resumed, keyframe = ResumedRun(begun), seek(recording, step - 1).keyframe
+    if not resumed.states or keyframe is None:
+        return
+    say(f"the checkpoint lacks state: reading it at step {step:,}, from the keyframe of step {keyframe.step:,}")
+    state = StateQuestion(keeps=True, calls=resumed.calls, resumed=resumed.variables)
+    question = Question(steps=StepRange(first=step, last=step), each_step=True, state=state)
+    try:
+        asked = ask(recording, question, place / "state", interruption, keyframe=keyframe)
+    except KeyframeRefused as refusal:
+        say(reason(refusal))
+        return
+    if asked.proof.diverged:
+        return
+    outcome = compare_runs(WholeRun(recording, asked.run, step), begun)
+    differing = tuple(part.part for part in outcome.parts)
+    put = StateQuestion(put=str(asked.run.path / ANSWERS), variables=outcome.variables, fetched=resumed.fetched)
+    state_alone = tuple(part for part in differing if part not in (VARIABLES, DATA))
+    for parts in dict.fromkeys((state_alone, differing)):
+        if parts:
+            yield replace(put, parts=parts)
+
+
+def _begun(
+    recording: RunDirectory, checkpoint: Checkpoint, place: Path, interruption: Interruption
+) -> tuple[int, RunDirectory]:
+    """Make one step of a resumed training; return which one it is, sought in the trail, and the run."""
+    start = Question(steps=StepRange(last=0), each_step=True, state=StateQuestion())
     replay = ask(recording, start, place / "begin", interruption, checkpoint=checkpoint, needs_proof=False)
     name, run = printable(str(checkpoint.path)), replay.run
     if not any(series.count for trail in trails.read(run) for series in trail.series):
@@ -86,7 +135,7 @@ def _step_of(recording: RunDirectory, checkpoint: Checkpoint, place: Path, inter
             f"no answer from {name}: no step of {recording.path} begins or ends with the parameters that the resumed"
             f" training has; {COMPLETE}; {ADVICE}"
         )
-    return step
+    return step, run
 
 
 def _is_in(path: Path, directory: Path) -> bool:

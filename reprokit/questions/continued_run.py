@@ -17,7 +17,6 @@ from reprokit.model.question import KeyframesAsked, Question, StepSpan, TensorSe
 from reprokit.model.run import Continued, ReachedKeyframe
 from reprokit.questions.proof import prove
 from reprokit.questions.seek import from_keyframe, seek, skipped_of
-from reprokit.run.file_times import born
 from reprokit.run.replay_plan import changed_script, replay_plan
 from reprokit.run.skipped_steps import earlier_pids, printed_until, require_skipped
 from reprokit.run_files import rundir
@@ -81,7 +80,6 @@ def continuation_plan(
     ranks = keyframe.all_ranks
     if not all(rank.written.lines and rank.shards for rank in ranks):
         raise NotContinued(f"{recording.path}: its keyframes are of an earlier reprokit; {ADVICE}")
-    shards = [shard for rank in ranks for shard in rank.shards]
     continued = replace(
         continued,
         step=keyframe.step,
@@ -90,7 +88,7 @@ def continuation_plan(
             for rank in ranks
         },
         printed=printed_until((rank.key, rank.written.printed) for rank in ranks),
-        moment=min(born(str(recording.path / rundir.KEYFRAMES / shard)) for shard in shards),
+        moment=min(rank.moment for rank in ranks),
     )
     try:
         require_skipped(continued)

@@ -49,12 +49,23 @@ class AnsweredReplay:
     changes: tuple[str, ...] = ()  # since the recording
     keyframe: Keyframe | None = None  # to which it was fast-forwarded
     checkpoint: Checkpoint | None = None  # which it resumed
+    put_in: tuple[str, ...] = ()  # parts of the run's state that the checkpoint lacks
 
     @property
     def begin(self) -> int | None:
         """The step of the recording from which it went on; None if it is that of the beginning."""
         start = self.keyframe or self.checkpoint
         return None if start is None else start.step
+
+    @property
+    def beginning(self) -> Iterator[str]:
+        """Yield in words from where it went on."""
+        if self.keyframe is not None:
+            yield f"from the keyframe of step {self.keyframe.step:,}"
+        if self.checkpoint is not None:
+            yield f"from {self.checkpoint.path}, the checkpoint of step {self.checkpoint.step:,}"
+        if self.put_in:
+            yield f"put in from the run, as the checkpoint lacks some of it: {', '.join(self.put_in)}"
 
     @property
     def is_whole(self) -> bool:
@@ -107,7 +118,8 @@ def ask(
             require_proof(proof, keyframe, question.steps.first)
     is_whole = needs_proof and result.ended.exit_code == 0 and not replay.has(f"{ANSWERS}/{ENOUGH}")
     proof = with_end_weights(proof, recording, replay) if is_whole else proof
-    changes = [*replay.run.changed, *_changed_variables(recording, replay)]
+    is_part = checkpoint is not None or replay.has(f"{ANSWERS}/{ENOUGH}")
+    changes = [*replay.run.changed, *_changed_variables(recording, replay, is_part=is_part)]
     return AnsweredReplay(replay, result, proof, tuple(changes), keyframe, checkpoint)
 
 
@@ -117,9 +129,9 @@ def _proved_by(recording: RunDirectory, question: Question) -> int | None:
     return None if question.steps.last is None or every == 1 else question.steps.last + every
 
 
-def _changed_variables(recording: RunDirectory, replay: RunDirectory) -> Iterator[str]:
+def _changed_variables(recording: RunDirectory, replay: RunDirectory, *, is_part: bool) -> Iterator[str]:
     """Yield the variables of the environment that the script reads and that are not as they were recorded."""
-    for read in script_variables.compare(match(recording, replay, Tolerances())):
+    for read in script_variables.compare(match(recording, replay, Tolerances()), is_part=is_part):
         if read.can_change_results:
             yield f"{read.name}: {read.left} when recorded, {read.right} now ({read.detail})"
 

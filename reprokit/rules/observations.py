@@ -110,11 +110,24 @@ def loss_scale(trial: TensorTrial, step: int) -> float | None:
 
 
 def are_several_trainings(trial: TensorTrial, step: int) -> bool:
-    """Return whether a step computes gradients of several losses, in a training of several optimizers or models."""
+    """Return whether a step computes gradients of several losses, in a training of several optimizers or models.
+
+    It accumulates those of one loss if all its backward passes reach the same optimizers.
+    """
     if not trial.has_tensor("loss") or not trial.tensor("loss").was_saved(step, TRAIN):
         return False
     is_single = trial.tensor("loss").calls(step, TRAIN) < 2
-    return not is_single and bool(trial.tensor_names(mode=TRAIN, regex=r"^(model|optimizer)#1[./]"))
+    is_of_one = is_single or not trial.tensor_names(mode=TRAIN, regex=r"^(model|optimizer)#1[./]")
+    return not is_of_one and not _is_accumulated(trial, step)
+
+
+def _is_accumulated(trial: TensorTrial, step: int) -> bool:
+    """Return whether all backward passes since an optimizer's last update reached the same optimizers."""
+    noted = (
+        value.reshape(-1) for tensor, value in values(trial, step, "conduct") if tensor.name.startswith(UPDATED_BY)
+    )
+    kinds = [float(value[2]) if value.size > 2 else 0.0 for value in noted]
+    return bool(kinds) and all(kind == 1 for kind in kinds)
 
 
 def optimizers(trial: TensorTrial, step: int) -> frozenset[str]:

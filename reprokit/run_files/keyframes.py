@@ -23,6 +23,7 @@ _KEY = re.compile("[0-9a-f]{16}-[0-9]+")
 
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 53) - 1)]
+Moment = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]  # nanoseconds since 1970
 
 
 class WrittenUntil(msgspec.Struct, frozen=True, array_like=True):
@@ -44,6 +45,7 @@ class KeyframeLine(msgspec.Struct, frozen=True):
     lacks: list[str] = []
     hindrance: str = ""
     ranks: Count = 1
+    moment: Moment = 0
     written: WrittenUntil = WrittenUntil()
     step: Count | None = None
     shard: Count = 0
@@ -60,6 +62,7 @@ class Keyframe(msgspec.Struct, frozen=True):
     lacks: tuple[str, ...]
     hindrance: str  # why no fast-forward leads to it; empty if one may
     ranks: int = 1  # of a distributed training
+    moment: int = 0  # when its state was read, as files are stamped; 0: an earlier reprokit did not say
     written: WrittenUntil = WrittenUntil()
     shards: tuple[str, ...] = ()  # names of files
     others: tuple[Keyframe, ...] = ()  # of the same step, of the other ranks
@@ -134,7 +137,7 @@ def _of_process(path: Path, shards: set[str]) -> list[Keyframe]:
                 own = tuple(f"{key}-{shard:06d}{SHARD}" for shard in sorted(used.get(line.keyframe, ())))
                 if shards.issuperset(own):
                     reached, lacks = (line.keyframe, line.updates, line.series), tuple(line.lacks)
-                    rest = {"ranks": line.ranks, "written": line.written, "shards": own}
+                    rest = {"ranks": line.ranks, "moment": line.moment, "written": line.written, "shards": own}
                     keyframes.append(Keyframe(process, key, *reached, lacks, line.hindrance, **rest))  # type: ignore[arg-type]
             elif line.step is not None:
                 used.setdefault(line.step, set()).add(line.shard)

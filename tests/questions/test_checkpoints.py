@@ -11,6 +11,7 @@ import pytest
 from tests.support import Reprokit
 
 TRAINING = [sys.executable, str(Path(__file__).parents[1] / "trainings/asked_checkpoints.py"), "40"]
+PUT_IN = ["optimizer", "PyTorch generator"]
 ASKED = ("ask", "run", "weights,gradients,losses,optimizer_variables", "--steps", "33-35")
 
 
@@ -55,6 +56,21 @@ def test_an_answer_from_a_checkpoint_is_that_from_the_first_step_or_none(tmp_pat
     again = json.loads(reprokit.run(*ASKED, "--from-start", "--json").stdout)
     assert (again["added"], again["known"], again["differing"]) == (0, answer["added"], [])
     assert answer["added"] > 30
+
+
+@pytest.mark.slow
+def test_what_a_checkpoint_lacks_is_put_in_from_a_keyframe_and_said(tmp_path: Path) -> None:
+    reprokit = Reprokit(tmp_path)
+    assert reprokit.run("record", "-o", "run", "--keyframes", "8steps", "--", *TRAINING).returncode == 0
+    words = "--from", "step-30.pt", *resumed_with("step-30.pt", "without-optimizer", "without-generators")
+    answered = reprokit.run(*ASKED, *words, "--json")
+    assert answered.returncode == 0, answered.stderr
+    assert "reading it at step 30, from the keyframe of step 24" in answered.stderr
+    answer = json.loads(answered.stdout)
+    assert (answer["checkpoint"], answer["put_in"], answer["settled"]) == (30, PUT_IN, True)
+    assert answer["proved_steps"] >= 6
+    again = json.loads(reprokit.run(*ASKED, "--from-start", "--json").stdout)
+    assert (again["added"], again["known"], again["differing"]) == (0, answer["added"], [])
 
 
 @pytest.mark.parametrize(

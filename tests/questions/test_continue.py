@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,8 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from reprokit.gate import goldens
 from reprokit.model.plan import Plan, RecordingOptions
 from reprokit.run_files.keyframes import SEAL, read, write_seal
+from reprokit.run_files.rundir import RunDirectory
 from tests.questions.test_resume_frameworks import TRAINERS
 from tests.support import LIMIT, Done, Reprokit, wait_until
 
@@ -229,6 +232,19 @@ def test_a_run_goes_on_from_its_last_keyframe_and_so_does_that(reprokit: Reproki
     for run in ("third", "unpacked"):
         assert f"at step {step}, with all of its entropy" in reprokit.run("show", run).stdout
         assert reprokit.run("check", run).stdout.startswith("whole: ")
+    if who == "launcher":
+        _require_golden(reprokit, "third")
+
+
+def _require_golden(reprokit: Reprokit, run: str) -> None:
+    """Gate the script with a continued run as its golden, whose first runs are gone."""
+    for earlier in ("first", "second"):
+        shutil.rmtree(reprokit.directory / earlier)
+    golden = RunDirectory(reprokit.directory / run)
+    goldens.store(golden.path, reprokit.directory / "goldens/train" / goldens.machine_key(golden.environment() or {}))
+    (reprokit.directory / "log.csv").unlink()
+    done = reprokit.run("gate", "--golden", "goldens", "--", *golden.run.command)
+    assert "train  passed  paired passed, golden passed" in done.stdout, done.stdout
 
 
 @pytest.mark.slow
@@ -275,6 +291,26 @@ def test_a_continuation_that_was_killed_before_its_keyframe_takes_nothing_away(r
     go_on(reprokit, "first", "third")
     assert "second-epoch.pt" in (reprokit.directory / "third/answers/returned").read_text()
     assert (reprokit.directory / "second-epoch.pt").read_bytes() == checkpoint
+
+
+@pytest.mark.slow
+def test_what_is_written_or_renamed_right_behind_a_keyframe_is_put_back_or_named(reprokit: Reprokit) -> None:
+    here = reprokit.directory
+    (here / "train.py").write_text((TRAININGS / "continued_logs.py").read_text())
+    (here / "dies").touch()
+    done = reprokit.run("record", "-o", "first", "--keyframes", "5steps", "--", sys.executable, "train.py")
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    (here / "dies").unlink()
+    go_on(reprokit, "first", "second")
+    assert reprokit.facts("second")["continues"]["step"] == 10
+    names = ("before.pt", "kept.pt", "lines.csv", *(f"rotated.log{number}" for number in ("", ".1", ".2", ".3")))
+    written = {name: (here / name).read_bytes() for name in names}
+    reprokit.run("replay", "second", "-o", "again")
+    differing = [name for name in names if (here / name).read_bytes() != written[name]]
+    assert differing == ["lines.csv", "rotated.log.3"]
+    warnings = [warning["text"] for warning in reprokit.facts("second")["warnings"]]
+    (told,) = [text for text in warnings if "may hold what was not computed" in text]
+    assert told.endswith("not computed: lines.csv, rotated.log.3"), told
 
 
 @pytest.mark.slow

@@ -157,6 +157,17 @@ def test_what_the_trail_does_not_see_is_proved_by_no_replay(tmp_path: Path, kind
     assert "proved: the replay is that run" not in again.stdout
 
 
+@pytest.mark.slow
+def test_a_variable_that_the_script_changes_is_no_change_to_a_replay_that_ends_early(tmp_path: Path) -> None:
+    command = [sys.executable, str(TRAININGS / "asked_unseen.py"), "counted"]
+    assert Reprokit(tmp_path).run("record", "-o", "run", "--", *command).returncode == 0
+    asked = "ask", "run", "outputs", "--mode", "eval", "--steps"
+    done = Reprokit(tmp_path).run(*asked, "0-1", "--json")
+    assert (done.returncode, json.loads(done.stdout)["unproved"]) == (0, {}), done.stderr
+    done = Reprokit(tmp_path).run(*asked, "2", "--json", environment={"COUNT": "10"})
+    assert list(json.loads(done.stdout)["unproved"]) == ["changed"]
+
+
 UNTRAINED = {("train", "model#1.Linear_input_0"), ("train", "model#1.Linear_output_0")}
 
 

@@ -15,8 +15,10 @@ from tests.support import Reprokit, rest_slow
 
 TRAININGS = Path(__file__).parent.parent / "trainings"
 SICK = {  # and the rules of which one at least must say so
+    "accumulated_by_two": {"LossNotDecreasing"},
     "class_imbalance": {"ClassImbalance"},
     "dying_relu": {"DyingReLU"},
+    "evaluated_in_advance": {"EvaluationWithDropout"},
     "evaluated_with_dropout": {"EvaluationWithDropout"},
     "exploding_gradient": {"ExplodingTensor"},
     "finite_explosion": {"FiniteExplosion"},

@@ -1,4 +1,4 @@
-"""Saves a checkpoint after each tenth step, and goes on from a named one: STEPS [CHECKPOINT] [without-generators].
+"""Saves a checkpoint after each tenth step, and goes on from a named one: STEPS [CHECKPOINT] [without-...].
 
 The order of an epoch, which has ten steps, is drawn as it begins.
 """
@@ -18,7 +18,8 @@ step = 0
 for name in NAMED:
     saved = torch.load(name)
     model.load_state_dict(saved["model"])
-    optimizer.load_state_dict(saved["optimizer"])
+    if "without-optimizer" not in sys.argv:
+        optimizer.load_state_dict(saved["optimizer"])
     step = saved["step"]
     if "without-generators" not in sys.argv:
         torch.set_rng_state(saved["random"])

@@ -20,7 +20,9 @@ def scale():
             return float(file.read())
     if kind == "variable":
         return float(os.environ.get("SCALE", "1"))
-    return 2.0 if kind == "constant" else time.monotonic() % 10
+    if kind == "counted":
+        os.environ["COUNT"] = str(int(os.environ.get("COUNT", "0")) + 1)
+    return 2.0 if kind in ("constant", "counted") else time.monotonic() % 10
 
 
 for _ in range(4):

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-FILES = "answers/files"  # in the run directory: a list of a file's place, its path and whether it is as old as that
-RETURNED = "answers/returned"  # likewise: lines of the paths that a process has put back, and of those that it has open
+FILES = "answers/files"  # in the run directory: a list of EarlierFile
+RETURNED = "answers/returned"  # likewise: lines of the files that a process has put back, and of those that it has open
 BLOCK = 1 << 24
 TAIL = 1 << 16  # bytes of a file that are digested
 DESCRIPTORS = "/proc/self/fd"
@@ -60,37 +60,57 @@ class OpenFiles:
         return sizes
 
 
+class EarlierFile:
+    """A file of the run that is continued: where it is now, and where it was when that run was cut off."""
+
+    def __init__(self, source: str, path: str, is_old: bool, rotated_from: str) -> None:
+        self.source, self.path = source, path
+        self.is_old = is_old  # whether it was written before the keyframe, and not since
+        self.rotated_from = rotated_from  # the name from which it moved on when that was given to a newer file
+
+
 def put_back_opened(run: str, held: Mapping[str, list[int]], digest: Callable[[bytes], int]) -> None:
     """Give files that this process has open what they held at the keyframe; list them, and all that are open."""
-    own = OpenFiles(run).flushed()
-    returned = [
-        path
-        for source, path, _ in _listed(run)
-        if path in held and path in own and _continued(source, own[path], held[path], digest)
-    ]
-    append(f"{run}/{RETURNED}", to_json([returned, list(own)]).encode() + b"\n")
+    own, listed = OpenFiles(run).flushed(), _listed(run)
+    returned, in_place = [], []
+    for path in held.keys() & own.keys():
+        # A log may have moved on to another name since: it is known by what it held.
+        for file in sorted(listed, key=lambda file: file.path != path):
+            if _continued(file.source, own[path], held[path], digest):
+                returned.append(path)
+                in_place += [path] if file.path == path and held[path][0] else []
+                break
+    _note(run, returned, list(own), in_place)
 
 
 def put_back_closed(run: str) -> None:
     """Copy files to their places that were written before the keyframe and that no process has open; list them."""
     with open(f"{run}/{RETURNED}", encoding="utf-8") as file:
-        opened = {path for line in file for path in json.loads(line)[1]}
-    identities = {_identity(path) for path in opened} | _identities()
+        lines = [json.loads(line) for line in file]
+    identities = {_identity(path) for line in lines for path in line[1]} | _identities()
+    in_place = {path for line in lines for path in line[2]}
     returned = [
-        path
-        for source, path, is_old in _listed(run)
-        if is_old and _identity(path) not in identities and _copied(source, path)
+        file.path
+        for file in _listed(run)
+        # Renaming leaves a file as old as it was: if its log did not stay in place, it may have had another name.
+        if file.is_old and (not file.rotated_from or file.rotated_from in in_place)
+        if _identity(file.path) not in identities and _copied(file.source, file.path)
     ]
-    append(f"{run}/{RETURNED}", to_json([returned, []]).encode() + b"\n")
+    _note(run, returned, [], [])
 
 
-def _listed(run: str) -> list[tuple[str, str, bool]]:
+def _note(run: str, returned: list[str], opened: list[str], in_place: list[str]) -> None:
+    """List files that were put back, files that are open, and those of them that have the name that they had."""
+    line = to_json([[[path, *(_identity(path) or ())] for path in returned], opened, in_place])
+    append(f"{run}/{RETURNED}", line.encode() + b"\n")
+
+
+def _listed(run: str) -> list[EarlierFile]:
     """Return the launcher's list; an empty one where a question is asked, whose outputs are set aside."""
     if not os.path.exists(f"{run}/{FILES}"):
         return []
     with open(f"{run}/{FILES}", encoding="utf-8") as file:
-        listed: list[tuple[str, str, bool]] = json.load(file)
-    return listed
+        return [EarlierFile(*each) for each in json.load(file)]
 
 
 def _written(descriptor: int, run: str) -> tuple[str, int] | None:

@@ -53,6 +53,7 @@ TRAINERS = {  # modules that the script has imported
     "pytorch_lightning.trainer.trainer": "Lightning",
     "transformers.trainer": "transformers' Trainer",
 }
+TICK = 0.02  # seconds, of the clock that stamps files: so the script's next ones are younger than the list of positions
 PATIENCE = 300 * 10**9  # nanoseconds for other ranks to come to the keyframe
 
 
@@ -96,6 +97,7 @@ def restored(agent: Agent, asked: Mapping[str, Any], file: KeyframeFile) -> None
     if asked["key"] == ranks[0]["key"]:
         _await(answers, lambda: _read(f"{answers}/{POSITION}").count(b"\n") >= len(ranks))
         agent.attempt(put_back_closed, agent.run)
+        sleep(TICK)
         append(f"{answers}/{ANSWER}", RESTORED)
     else:
         _await(answers, lambda: _read(f"{answers}/{ANSWER}") == RESTORED)

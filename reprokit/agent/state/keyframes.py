@@ -206,7 +206,7 @@ class Keyframes:
         """Write the line of a keyframe whose tensors were put."""
         path, text = self._writer.path(), to_json({**state, "files": self._files.sizes(self._library.of_bytes)})
         draws, self._draws = bytes(self._draws), bytearray()
-        _append(path + DRAWS, draws)
+        moment = _append(path + DRAWS, draws)
         begin, self._logged = self._logged, self._logged + len(draws)
         line = {
             "keyframe": self._window.step,
@@ -215,6 +215,7 @@ class Keyframes:
             "lacks": lacks,
             "hindrance": hindrance,
             "ranks": self._ranks(),
+            "moment": moment,
             "written": [*self._agent.journal.position(), printed(self._agent.run)],
             "draws": [begin, self._logged, hexadecimal(self._library.of_bytes(draws))],
             "state": text,
@@ -392,7 +393,11 @@ def _no_numbers() -> Any:
     raise ValueError("no reductions are kept")
 
 
-def _append(path: str, data: bytes) -> None:
+def _append(path: str, data: bytes) -> int:
+    """Append to a file; return the time of that by the clock that stamps files, in nanoseconds since 1970."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "ab") as file:
         file.write(data)
+        file.flush()
+        os.utime(file.fileno())  # also where there was nothing to write
+        return os.fstat(file.fileno()).st_mtime_ns

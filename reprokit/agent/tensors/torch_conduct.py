@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 CONDUCT, LOSS_SCALE = "conduct", "loss_scale"
 CALLS_BEFORE = 3  # one may be made to see what shapes a model has
 MAX_NAMED = 3  # layers or parameters in a description
+SAMPLE = 2  # parameters at either end of an optimizer's, by which it is seen whether a backward pass reaches it
 
 
 class KeptGradients:
@@ -89,6 +90,36 @@ def _has_values(gradient: Any) -> bool:
     return bool((private_api.stored_values(_local(gradient)) != 0).any())
 
 
+class ReachedOptimizers:
+    """Which optimizers each backward pass gives gradients: those of one loss all reach the same."""
+
+    def __init__(self) -> None:
+        self._passes: weakref.WeakKeyDictionary[Any, set[frozenset[int]]] = weakref.WeakKeyDictionary()
+        self._before: list[tuple[Any, list[Any]]] = []
+
+    def backward_begins(self) -> None:
+        """Note the gradients of all optimizers that have updated."""
+        self._before = [(optimizer, _sample(optimizer)) for optimizer in self._passes]
+
+    def backward_ended(self) -> None:
+        """Note to which optimizers the backward pass gave other gradients."""
+        reached = frozenset(id(optimizer) for optimizer, before in self._before if _sample(optimizer) != before)
+        for optimizer, _ in self._before:
+            self._passes[optimizer].add(reached)
+        self._before = []
+
+    def update_due(self, optimizer: Any) -> int:
+        """Return how many kinds of passes there were since the optimizer's last update; 0 if nobody looked."""
+        kinds = len(self._passes.get(optimizer, ()))
+        self._passes[optimizer] = set()
+        return kinds
+
+
+def _sample(optimizer: Any) -> list[Any]:
+    parameters = list(optimizer.parameters())
+    return [_version(parameter) for parameter in (*parameters[:SAMPLE], *parameters[-SAMPLE:])]
+
+
 class ModelConduct:
     """How one model was called."""
 
@@ -97,7 +128,7 @@ class ModelConduct:
         self.layers = [name for name, layer in _layers(module) if _drops(layer) or _normalizes_batches(layer)]
         self.calls = [0, 0]  # with gradients, since the last update: in training mode, in eval mode
         self.is_trained = False
-        self.calls_before = 0  # without gradients in training mode, before it was trained
+        self.calls_before = 0  # without gradients in training mode, before it was trained, and judged by no loss
         self._last: Any = None  # reference to what it was given last without gradients
 
     def is_meant(self, arguments: Sequence[Any]) -> bool:
@@ -121,11 +152,14 @@ class TrainingConduct:
     def forget(self) -> None:
         """Start without models and optimizers, also in a forked child."""
         self._kept: weakref.WeakKeyDictionary[Any, KeptGradients] = weakref.WeakKeyDictionary()  # by optimizer
+        self._reached = ReachedOptimizers()
         self._models: dict[int, ModelConduct] = {}  # by id of the module, while it lives
+        self._called: ModelConduct | None = None  # what was called last, if that counts as a call before training
 
     def model_called(self, event: ModelCalled) -> None:
         """Count a call with gradients; save one without, of a trained model in training mode whose dropout is on."""
         module = unwrapped(event.module)
+        self._called = None
         model = self._models.get(id(module))
         if model is None:
             models, key = self._models, id(module)
@@ -134,12 +168,19 @@ class TrainingConduct:
             model.calls[0 if module.training else 1] += 1
         elif not model.is_trained:
             model.calls_before += module.training
+            self._called = model if module.training else None
         elif module.training:
             layers = [name for name, layer in _layers(module) if layer.training and _drops(layer)]
             if layers:
                 name = f"{self._name_of_module(module)}_dropout_without_gradients"
                 numbers = [len(layers), model.is_meant(event.arguments)]
                 self._put(name, numbers, lambda: _facts(module, layers))
+
+    def loss_called(self) -> None:
+        """Do not count the last call if it was made without gradients before training: it is an evaluation's."""
+        if self._called is not None:
+            self._called.calls_before -= 1
+            self._called = None
 
     def backward_begins(self, loss: Any) -> None:
         """Save by how much a loss is scaled, and look at the gradients that are there already."""
@@ -148,11 +189,13 @@ class TrainingConduct:
             self._put(LOSS_SCALE, [scale], dict)
         for optimizer, kept in self._kept.items():
             kept.backward_begins(optimizer.parameters())
+        self._reached.backward_begins()
 
     def backward_ended(self) -> None:
         """Look at what became of them."""
         for kept in self._kept.values():
             kept.backward_ended()
+        self._reached.backward_ended()
 
     def update_due(
         self, optimizer: Any, name: str, parameters: Sequence[Any], names: Callable[[], Sequence[str]]
@@ -161,7 +204,8 @@ class TrainingConduct:
         kept = self._kept.setdefault(optimizer, KeptGradients())
         places, owned = kept.update_due(parameters), {id(parameter) for parameter in parameters}
         count = sum(parameter.grad is not None for parameter in parameters)
-        self._put(f"gradients_kept/{name}", [len(places), count], lambda: {"module": _named(names())})
+        numbers = [len(places), count, self._reached.update_due(optimizer)]
+        self._put(f"gradients_kept/{name}", numbers, lambda: {"module": _named(names())})
         for model in self._models.values():
             module = model.module()
             if module is None or not any(model.calls):

@@ -125,6 +125,8 @@ class PytorchTensors:
 
     def _inputs_given(self, event: InputsGiven) -> None:
         self._steps.begin_due_step()
+        if self._steps.rules.wants(CONDUCT) and private_api.is_loss(event.module):
+            self._conduct.loss_called()
         if self._steps.rules.wants("inputs", *OF_LOSS):
             roles = OF_LOSS if private_api.is_loss(event.module) else ()
             self._save_parts(event.module, "input", (event.arguments, *event.keywords.values()), ("inputs",), roles)

@@ -52,9 +52,15 @@ class ContinuationPart(RunPart):
         aside_files = aside_place.set_aside_for(
             home_of(Path(directory)), directory, place, born(preparation.new_run.path)
         )
-        files = [(str(aside), str(path), aside.stat().st_mtime_ns <= continued.moment) for aside, path in aside_files]
+        placed = names.written(Path(continued.path)).placed
+        files = {str(path): aside for aside, path in aside_files}
+        moved = {after: before for before, after in placed if before != after and files.keys() >= {before, after}}
+        is_old = {path: aside.stat().st_mtime_ns < continued.moment for path, aside in files.items()}
+        # If the file that has the first name now is old, the name was free before: nothing was renamed since.
+        first_names = {path: first for path in moved if not is_old[first := _first_name(path, moved)]}
+        listed = [(str(aside), path, is_old[path], first_names.get(path, "")) for path, aside in files.items()]
         with refused_as(CannotWriteRun, place):
-            rundir.write_whole(preparation.new_run.path / FILES, json.dumps(files).encode())
+            rundir.write_whole(preparation.new_run.path / FILES, json.dumps(listed).encode())
 
     def finish(self, closing: Closing) -> None:
         continued = self._plan.continues
@@ -92,21 +98,33 @@ def _refusal(run: Path, why: str, continued: Continued) -> KeyframeRefused:
     return failure
 
 
+def _first_name(path: str, moved: dict[str, str]) -> str:
+    """Return the first name of a file that was renamed, and whose earlier names are those of other files now."""
+    first, seen = "", {path}
+    while (path := moved.get(path, "")) and path not in seen:
+        first = path
+        seen.add(path)
+    return first
+
+
 def _written_while_skipping(run: Path, directory: Path) -> Iterator[str]:
-    """Yield the files that were opened for writing before the keyframe was put in, and are still there."""
+    """Yield the files that were written before the keyframe was put in, and are still there, by their last names."""
     from reprokit.run import skipped_steps
 
-    restored, returned = max(each.moment for each in skipped_steps.positions(run).values()), set[str]()
+    restored, returned = max(each.moment for each in skipped_steps.positions(run).values()), set[tuple[int, ...]]()
     with suppress(ValueError, TypeError, LookupError):
         for line in rundir.beginning(run / RETURNED, MAX_RETURNED).splitlines():
-            returned.update(map(str, json.loads(line)[0]))
-    here = os.path.realpath(directory)
+            returned.update(tuple(map(int, identity)) for _, *identity in json.loads(line)[0])
+    here, stamp = os.path.realpath(directory), os.stat(run / skipped_steps.POSITION)
+    renamed = {after for _, after in names.written(run).placed}
     for path, moment in sorted(names.written_at(run).items()):
         name = os.path.relpath(path, here)
         is_result = not name.startswith("..") and NOISE.isdisjoint(name.split(os.sep))
-        is_early = moment < restored and path not in returned
-        if is_early and is_result and os.path.isfile(path):
-            yield name
+        if is_result and (moment < restored or path in renamed) and os.path.isfile(path):
+            status = os.stat(path)
+            is_younger = status.st_dev == stamp.st_dev and born(path) > stamp.st_mtime_ns
+            if not is_younger and (status.st_dev, status.st_ino) not in returned:
+                yield name
 
 
 PART = ContinuationPart

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 
 import msgspec
 
@@ -24,6 +25,7 @@ from reprokit.run_files import rundir
 from reprokit.run_files.rundir import RunDirectory
 
 MAX_REASON = 4096  # bytes read of the file in which the shim reports why a strict replay stopped
+OUTLIVING_PATIENCE = 60  # seconds
 NO_REASON = "the training asked for entropy that the recording does not hold; replay with --policy derive"
 
 
@@ -75,7 +77,7 @@ class ShimPart(RunPart):
         from reprokit.run.stragglers import outliving
 
         run, supervisor = closing.run, self._supervisor
-        closing.goes_on = _goes_on(closing.path, supervisor)
+        closing.goes_on = _goes_on(closing.path, supervisor) and not self._awaited(closing)
         run.outliving = outliving(closing.path) if closing.goes_on else []
         texts = supervisor.stop() if supervisor is not None else ()
         run.warnings.extend(RunWarning(text, "gains-no-rights") for text in texts)
@@ -86,6 +88,19 @@ class ShimPart(RunPart):
             if stopped:
                 closing.failure = errors.ReplayStopped(stopped)
                 run.warnings.append(RunWarning(f"the strict replay was stopped: {stopped}", closing.failure.slug))
+
+    def _awaited(self, closing: Closing) -> bool:
+        """Wait for programs that outlive a continued run: what it skipped is put in once nobody writes to it."""
+        from reprokit.run.skipped_steps import is_at_keyframe
+
+        if self._plan.continues is None or not (self._plan.continues.step and is_at_keyframe(closing.path)):
+            return False
+        say(f"waiting for programs that outlive the command: at most {OUTLIVING_PATIENCE} seconds, or until Ctrl-C")
+        deadline = monotonic() + OUTLIVING_PATIENCE
+        while goes_on := _goes_on(closing.path, self._supervisor):
+            if closing.interrupted() or monotonic() > deadline:
+                break
+        return not goes_on
 
     def finish(self, closing: Closing) -> None:
         from reprokit import entropy

@@ -10,6 +10,7 @@ from reprokit.verify.categories.match import RunPair
 from reprokit.verify.read.scan import VariableStates
 
 NAME = "script variable"
+RENDEZVOUS = frozenset({"MASTER_ADDR", "MASTER_PORT"})
 
 
 class VariableRead(NamedTuple):
@@ -29,11 +30,15 @@ def _presence(states: VariableStates) -> str:
     return ", ".join("set" if is_set else "unset" for is_set in sorted(states.presence))
 
 
-def compare(runs: RunPair) -> Iterator[Difference]:
-    """Yield a leaf for each variable that differs, and the number of others."""
+def compare(runs: RunPair, *, is_part: bool = False) -> Iterator[Difference]:
+    """Yield a leaf for each variable that differs, and the number of others.
+
+    If the right run is a part of the left one, it need not have read all values that a script gives a variable in turn.
+    """
     left, right = runs.left.variables, runs.right.variables
     common = sorted({*left} & {*right})
-    differing = [name for name in common if not _same(left[name], right[name])]
+    is_equal = _is_within if is_part else _same
+    differing = [name for name in common if not is_equal(left[name], right[name])]
     unknown = [name for name in common if name not in differing and not _are_comparable(left[name], right[name])]
     if equal := len(common) - len(differing) - len(unknown):
         yield Difference(f"{NAME}s", Verdict.IDENTICAL, f"{equal} the same", f"{equal} the same")
@@ -57,10 +62,17 @@ def _same(left: VariableStates, right: VariableStates) -> bool:
     return left.presence == right.presence and (not _are_comparable(left, right) or left.digests == right.digests)
 
 
+def _is_within(left: VariableStates, right: VariableStates) -> bool:
+    """Return whether the right run read nothing that the left one did not, as far as that is comparable."""
+    return right.presence <= left.presence and (not _are_comparable(left, right) or right.digests <= left.digests)
+
+
 def _leaf(name: str, left: VariableStates, right: VariableStates) -> Difference:
     texts = _presence(left), _presence(right)
     if texts[0] == texts[1]:
         texts = texts[0], f"{texts[1]} to another value"
+    if name in RENDEZVOUS:
+        return information(f"{NAME} {name}", *texts, "where ranks meet changes no result")
     meaning = f"can change results: the script reads it at {left.where}"
     return information(f"{NAME} {name}", *texts, meaning, can_change_results=True)
 
