@@ -33,7 +33,7 @@ ROOMS = {
     "reprokit": 812,
     "reprokit/agent": 210,
     "reprokit/agent/bootstrap": 62,
-    "reprokit/agent/capture": 10_104,
+    "reprokit/agent/capture": 11_000,
     "reprokit/agent/core": 2_663,
     "reprokit/agent/events": 590,
     "reprokit/agent/frameworks": 2_798,
@@ -79,7 +79,6 @@ ROWS = (
 )
 PROGRAMS = re.compile(r"(?:_process|/kept_call|/follower|/sitecustomize|/script_api|/__main__)\.py$")
 REASONS = {
-    "agent/capture/jax_capture.py": "imported only where JAX is",
     "agent/operators/device_digests.py": "compiles for a GPU, and is imported only with one",
     "agent/pytorch/samplers.py": "what a sampler is, beside what is patched",
     "agent/questions/interrupt.py": "one kind of question, as its neighbors are",

@@ -40,7 +40,7 @@ def print_result(result: Mapping[str, Any], mode: str) -> None:
     different, loss = _list(object_in(result, "gradients"), "different"), object_in(result, "loss")
     if result.get("reproduced") and (different or loss.get("equal") is False):
         rest = result.get("words") if mode == "explain" else trigger
-        words = "other gradients" if different else "another loss"
+        words = f"other {_compared(result.get('framework'))}" if different else "another loss"
         headline, style = f"reproduced with {words} than captured: {rest}", "bold yellow"
     elif not result.get("reproduced"):
         rest = f"; instead: {trigger}" if trigger else ""
@@ -72,7 +72,7 @@ def _of_snapshot(file: SnapshotFile) -> Rows:
     yield from (("optimizer", line) for line in _optimizers(header))
     yield from (("batch", line) for line in _batches(file, header))
     yield "random", _joined(sorted(header.random)) or "no state was kept"
-    yield "gradients", _gradients(header)
+    yield _compared(header.framework), _not_finite(header)
     losses = [_number(text) for text in header.losses[-SHOWN:]]
     if losses:
         yield "last losses", ", ".join(losses)
@@ -117,7 +117,12 @@ def _batches(file: SnapshotFile, header: SnapshotHeader) -> Iterator[str]:
         yield _joined([f"from {batch.get('from')}{loader}", samples, *shapes, *more, *left_out])
 
 
-def _gradients(header: SnapshotHeader) -> str:
+def _compared(framework: Any) -> str:
+    """Return what a step's digests are of: JAX shows what functions return, not which of it is a gradient."""
+    return "results" if framework == "jax" else "gradients"
+
+
+def _not_finite(header: SnapshotHeader) -> str:
     not_finite = sorted(header.gradients)
     names = ", ".join(not_finite[:NAMES]) + (", ..." if len(not_finite) > NAMES else "")
     return f"{len(not_finite)} of {len(header.gradient_digests)} are not finite" + (f": {names}" if not_finite else "")
@@ -138,7 +143,7 @@ def _of_result(result: Mapping[str, Any], mode: str) -> Rows:
     if gradients:
         equal = gradients.get("equal")
         whole = equal + len(different) if isinstance(equal, int) else "?"
-        yield "gradients", f"{equal} of {whole} are bitwise as captured"
+        yield _compared(result.get("framework")), f"{equal} of {whole} are bitwise as captured"
         yield from (("", f"another: {name}") for name in different[:NAMES])
     if loss.get("value") is not None:
         equal = loss.get("equal")

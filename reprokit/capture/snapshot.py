@@ -31,7 +31,7 @@ class Snapshot:
 
     @property
     def framework(self) -> str:
-        """The framework: pytorch, tensorflow or keras."""
+        """The framework: pytorch, tensorflow, keras or jax."""
         return self._file.facts.framework
 
     @property
@@ -72,7 +72,7 @@ class Snapshot:
         from importlib import import_module
 
         if self.framework not in MODULES:
-            raise BadSnapshot(f"{self.path} is of {self.framework}, which this reprokit does not know")
+            raise BadSnapshot(f"{self.path} is of {self.framework}, of which nothing is restored: use its tensors")
         state = import_module(f"reprokit.agent.capture.{MODULES[self.framework]}")
         optimizers = [] if optimizer is None else optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
         try:

@@ -252,12 +252,15 @@ class CaptureAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     rollback_every: Annotated[int, msgspec.Meta(ge=1)] = 100
 
 
+_NEEDS = "^needs-(tensorflow-2|keras-on-tensorflow|other-framework|capture|jit|one-device)$"
+
+
 class CaptureUnavailable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A framework whose steps could not be captured as requested."""
 
     framework: str
     version: str
-    reason: Annotated[str, msgspec.Meta(pattern="^needs-(tensorflow-2|keras-on-tensorflow|other-framework)$")]
+    reason: Annotated[str, msgspec.Meta(pattern=_NEEDS)]
     processes: Annotated[int, msgspec.Meta(ge=1)] = 1  # number of processes that imported it
 
 

@@ -162,7 +162,8 @@ class _RedoProcesses:
         if self._progress.trials:
             return f"the script ended {status.words} in the middle of a trial, {MAX_DEATHS + 1} times"
         return (
-            f"the script ended {status.words} before its first step came: no optimizer was about to apply gradients;"
+            f"the script ended {status.words} before its first step came: no gradients were about to be applied,"
+            " or no function like the captured one was called;"
             " give the command that trains, as it was when the snapshot was taken"
         )
 

@@ -150,14 +150,3 @@ def test_keras_on_another_backend_trains_on_and_says_that_nothing_is_captured(tm
 )
 def test_a_layer_is_of_tensorflow_unless_another_backend_of_keras_has_it(module: str, expected: bool) -> None:
     assert is_of_tensorflow(type("Layer", (type("Base", (), {"__module__": module}),), {})()) is expected
-
-
-@pytest.mark.slow
-def test_a_training_by_jax_says_that_nothing_is_captured(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(training_text("jax_steps.py"))
-    runs = Reprokit(tmp_path)
-    done = runs.run("run", "-o", "RUN", "--on-nan", "capture", "--", sys.executable, "train.py", "nan", "0.1")
-    assert (done.returncode, done.stdout) == (0, "nan\n"), done.stderr
-    (said,) = RunDirectory(tmp_path / "RUN").run.captures_unavailable
-    assert (said.framework, said.reason) == ("jax", "needs-other-framework")
-    assert done.stderr.count(f"steps of jax {said.version} are not captured: captures need PyTorch or TensorFlow") == 1

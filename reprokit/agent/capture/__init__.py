@@ -46,7 +46,7 @@ _SECRETS = ("AUTH", "COOKIE", "CREDENTIAL", "KEY", "LICENSE", "PASS", "PRIVATE",
 
 running: CaptureSession | None = None  # the session that the launcher asked for
 
-_LIBRARIES = ("torch", "tensorflow", "keras", "tf_keras", "numpy")
+_LIBRARIES = ("torch", "tensorflow", "keras", "tf_keras", "numpy", "jax", "jaxlib", "flax", "equinox", "optax")
 
 # Where Keras 3, and Keras 2 under its names, trains and applies gradients.
 _KERAS_2 = (
@@ -82,9 +82,11 @@ PARTS = {
 REDO = {  # their replacements in a run that re-executes a captured step
     "torch_capture.TorchCapture": "torch_redo.TorchRedo",
     "tensorflow_capture.TensorFlowCapture": "tensorflow_redo.TensorFlowRedo",
+    "jax_capture.JaxCapture": "jax_redo.JaxRedo",
 }
 IN_PLACE = {  # likewise in a replay that explains the step where it comes to it
     "tensorflow_capture.TensorFlowCapture": "tensorflow_in_place.TensorFlowInPlace",
+    "jax_capture.JaxCapture": "jax_redo.JaxRedo",
 }
 
 

@@ -32,7 +32,7 @@ class Trigger:
     limit: float | None = None  # of a condition; the value is beyond it
     value: float | None = None
     rank: int | None = None  # that reported it, for OTHER_RANK
-    place: int | None = None  # in TensorFlow: number of the step's layer call
+    place: int | None = None  # in TensorFlow: number of the step's layer call; in JAX: of its output
     updates: int | None = None  # of kind PARAMETER: since the saved state, if there may have been several
     was_before: bool | None = None  # of kind PARAMETER: in the saved state itself, as there is no earlier one
     evaluation: int | None = None  # number of the closure's evaluation in the step
@@ -128,7 +128,7 @@ _OPTIONAL = ("versions", "rank", "world", "given_up", "loops", "random_after_upd
 class SnapshotHeader:
     """The facts of a captured step; tensors stand as their names in the file."""
 
-    framework: str = ""  # pytorch, tensorflow or keras
+    framework: str = ""  # pytorch, tensorflow, keras or jax
     versions: Mapping[str, Any] = field(default_factory=dict)
     step: int = 0  # number of the optimizer's steps before
     epoch: int | None = None

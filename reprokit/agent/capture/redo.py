@@ -46,17 +46,20 @@ class StepOutcome:
         loss: tuple[float | None, str] = (None, ""),
         norm: float | None = None,
         worst_loss: float | None = None,
+        bad: set[str] | None = None,
     ) -> None:
         self.not_finite = [trigger for trigger in not_finite if trigger is not None]
         self.digests = dict(digests or {})  # of all gradients, by name
         self.loss, self.loss_digest = loss
         self.norm = norm  # L2 norm of all gradients
         self.worst_loss = self.loss if worst_loss is None else worst_loss
+        self._bad = bad
 
     @property
     def bad_gradients(self) -> set[str]:
-        """The names of the gradients that are not finite."""
-        return {trigger.name for trigger in self.not_finite if trigger.kind == GRADIENT}
+        """The names of the gradients that are not finite, or of the outputs."""
+        triggers = self.not_finite if self._bad is None else ()
+        return {trigger.name for trigger in triggers if trigger.kind == GRADIENT} | (self._bad or set())
 
     def renamed(self, names: Sequence[str]) -> StepOutcome:
         """Return the outcome with gradients renamed in order: a script with fewer models names them otherwise."""
@@ -65,7 +68,8 @@ class StepOutcome:
         new_names = dict(zip(self.digests, names))
         triggers = [trigger.with_(name=new_names.get(trigger.name, trigger.name)) for trigger in self.not_finite]
         digests = {new_names[name]: digest for name, digest in self.digests.items()}
-        return StepOutcome(triggers, digests, (self.loss, self.loss_digest), self.norm, self.worst_loss)
+        bad = None if self._bad is None else {new_names.get(name, name) for name in self._bad}
+        return StepOutcome(triggers, digests, (self.loss, self.loss_digest), self.norm, self.worst_loss, bad)
 
     def reproduced_trigger(self, captured: Trigger) -> Trigger | None:
         """Return the trigger by which the captured problem was seen again, or None."""
@@ -202,6 +206,7 @@ class RedoDriver:
         trigger = again or next(iter(outcome.not_finite), None)
         result: dict[str, Any] = {
             "reproduced": again is not None,
+            "framework": self.header.framework,
             "trigger": None if trigger is None else trigger.line(),
         }
         result.update(outcome.comparison(self.header, names))

@@ -20,10 +20,14 @@ ASKED = "asked"  # of a step whose snapshot was asked for, although nothing in i
 NEEDS_TENSORFLOW_2 = "needs-tensorflow-2"
 NEEDS_KERAS_ON_TENSORFLOW = "needs-keras-on-tensorflow"
 NEEDS_OTHER_FRAMEWORK = "needs-other-framework"
+NEEDS_CAPTURE, NEEDS_JIT, NEEDS_ONE_DEVICE = "needs-capture", "needs-jit", "needs-one-device"  # of JAX
 UNAVAILABLE = {
     NEEDS_TENSORFLOW_2: "captures need TensorFlow 2",
     NEEDS_KERAS_ON_TENSORFLOW: "captures need Keras on TensorFlow",
-    NEEDS_OTHER_FRAMEWORK: "captures need PyTorch or TensorFlow",
+    NEEDS_OTHER_FRAMEWORK: "snapshots of any step need PyTorch",
+    NEEDS_CAPTURE: "skip and rollback need PyTorch or TensorFlow; --on-nan capture works",
+    NEEDS_JIT: "captures need steps that are calls of a jitted function",
+    NEEDS_ONE_DEVICE: "captures need arrays on one device",
 }
 
 
