@@ -113,7 +113,7 @@ def _judge(item: pytest.Function) -> None:
         if all(case.name == NOTHING_COMPARED for case in unpassed):
             pytest.skip(f"reprokit: {unpassed[0].message}")
         outcome = OUTCOMES[1] if all(case.outcome == FAILED for case in unpassed) else OUTCOMES[2]
-        lines = bounded((f"{case.suite}: {case.name}: {case.message}" for case in unpassed), SHOWN)
+        lines = bounded((f"{case.suite}: {case.words}" for case in unpassed), SHOWN)
         runs = [f"run: {run}" for run in judged.runs]
         pytest.fail("\n".join(["the test is not reproducible", *lines, *runs]), pytrace=False)
     except ReprokitError as error:

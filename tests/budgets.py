@@ -90,7 +90,6 @@ REASONS = {
     "evidence/report/text.py": "one presenter, as its neighbors are",
     "gate/goldens.py": "a requirement of gates, as its neighbors are",
     "questions/collective_inputs.py": "what collectives hand from rank to rank: a search of its own",
-    "questions/rule_tensors.py": "one kind of question, as its neighbors are",
     "questions/seen_values.py": "what is proved of values, apart from who asks for them",
     "run/remote_hosts.py": "what is said of commands that leave the host, with its shell text beside it",
     "saved_tensors/object_store.py": "needs a library that most do without",

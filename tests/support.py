@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import subprocess
@@ -40,9 +41,8 @@ def schema_of(kind: type, identity: str, **more: str) -> Any:
 
 
 def _told(done: Done) -> Done:
-    """The same; pytest shows what was said where the test fails."""
-    said = done.stderr.encode(errors="backslashreplace").decode()
-    sys.stderr.write(f"[{done.returncode}] {said}\n")
+    """The same; pytest shows what was said where the test fails, beside its captured output."""
+    logging.getLogger(__name__).warning("exit status %s: %s", done.returncode, done.stderr)
     return done
 
 

@@ -60,7 +60,7 @@ def _suite_rule(case: Case) -> str:
 
 def _failure(training: TrainingResult, case: Case) -> dict[str, Any]:
     outcome = "" if case.outcome == FAILED else f"{case.outcome}: "
-    words = f"{training.name}: {case.suite}: {case.name}: {outcome}{case.message}"
+    words = f"{training.name}: {case.suite}: {outcome}{case.words}"
     return {
         "ruleId": _suite_rule(case),
         "level": "error" if case.outcome == FAILED else "warning",

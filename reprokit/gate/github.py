@@ -62,7 +62,7 @@ def _summary(verdict: GateVerdict) -> Iterator[str]:
 
 
 def _case(case: Case) -> str:
-    return f"{MARKS[case.outcome]} " + ": ".join(map(escaped, (case.suite, case.name, case.message)))
+    return f"{MARKS[case.outcome]} " + ": ".join(map(escaped, (case.suite, case.words)))
 
 
 def workflow_commands(verdict: GateVerdict) -> Iterator[str]:
@@ -70,7 +70,7 @@ def workflow_commands(verdict: GateVerdict) -> Iterator[str]:
     unpassed = list(verdict.unpassed())
     room = MAX_ANNOTATIONS if len(unpassed) <= MAX_ANNOTATIONS else MAX_ANNOTATIONS - 1
     for training, case in unpassed[:room]:
-        yield _annotation(f"{training.name}: {case.suite}", ": ".join(filter(None, (case.name, case.message))))
+        yield _annotation(f"{training.name}: {case.suite}", case.words)
     if len(unpassed) > room:
         yield _annotation("reprokit gate", f"and {len(unpassed) - room} more; the job summary has them")
 

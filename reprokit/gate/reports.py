@@ -73,7 +73,7 @@ def print_verdict(verdict: GateVerdict) -> None:
             Cells((training.name, outcome, f"{', '.join(words)}; {len(training.cases)} cases"), STYLES.get(outcome, ""))
         )
         for case in training.unpassed[:SHOWN]:
-            cells.append(Cells(("", case.suite, f"{case.name}: {case.message}")))
+            cells.append(Cells(("", case.suite, case.words)))
         if len(training.unpassed) > SHOWN:
             cells.append(Cells(("", "", f"and {len(training.unpassed) - SHOWN} more (--json has them all)")))
         cells += [Cells(("", "note", note)) for note in training.notes]

@@ -38,6 +38,13 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     finding: str = ""  # id of the finding that it is about
 
     @property
+    def words(self) -> str:
+        """Return name and message; what a message begins with is not said twice."""
+        category, _, part = self.name.partition(": ")
+        name = category if part and self.message.startswith(part) else self.name
+        return f"{name}: {self.message}" if self.message else name
+
+    @property
     def kind(self) -> str:
         """Return the suite without its number."""
         return self.suite.partition(" ")[0]

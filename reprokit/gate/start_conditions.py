@@ -295,4 +295,4 @@ def _refused(suite: str, name: str, why: str) -> Case:
 def _first(different: Sequence[Case]) -> str:
     first = different[0]
     more = f"; and {len(different) - 1} more" if len(different) > 1 else ""
-    return f"{first.name}: {first.message}{more}"
+    return first.words + more

@@ -12,6 +12,7 @@ from reprokit.questions.replays import AnsweredReplay, ask
 from reprokit.questions.scratch import scratch
 from reprokit.questions.tensors import AddedTensors, add
 from reprokit.run.interruption import Interruption
+from reprokit.run.replay_plan import require_replayable
 from reprokit.run_files import trails
 from reprokit.run_files.keyframes import Keyframe
 from reprokit.run_files.rundir import RunDirectory
@@ -21,7 +22,11 @@ KINDS = 2  # of what a parameter's shape tells the bytes: its values and its gra
 
 
 def cost(run: RunDirectory, selection: TensorSelection, keyframe: Keyframe | None) -> str:
-    """Return what a replay for tensors takes: time as the recording, and bytes as far as shapes tell."""
+    """Return what a replay for tensors takes: time as the recording, and bytes as far as shapes tell.
+
+    Raises for a run that cannot be replayed.
+    """
+    require_replayable(run)
     size = 0
     for trail in trails.read(run):
         for series in trail.series:

@@ -51,7 +51,7 @@ def replay_plan(
     start: ReplayStart = ReplayStart.FOUND,
 ) -> Plan:
     """Return the plan that replays the recorded command with its recorded entropy."""
-    _require_replayable(recording)
+    require_replayable(recording)
     run = recording.run = _in_current_directory(recording.run)
     recording_path = Path(os.path.realpath(recording.path))
     if output is not None and recording_path in (output_path := Path(os.path.realpath(output)), *output_path.parents):
@@ -183,7 +183,8 @@ def _declared_data(recording: RunDirectory) -> tuple[str, ...]:
     return tuple(path for path in paths if isinstance(path, str) and "\0" not in path)
 
 
-def _require_replayable(recording: RunDirectory) -> None:
+def require_replayable(recording: RunDirectory) -> None:
+    """Raise what says why this run cannot be replayed, and what can be done."""
     run = recording.run
     _require_owner(recording.path)
     recording.require_finished()

@@ -139,7 +139,9 @@ def test_one_that_varies_fails_and_every_report_names_where(project: Reprokit, t
         project, "varies", "--junit", str(tmp_path / "junit.xml"), "-o", str(tmp_path / "r"), environment=runner
     )
     assert done.returncode == 1
-    assert "log.txt" in done.stdout
+    assert "outputs: log.txt" in done.stdout
+    told = [line for line in (*done.stdout.splitlines(), *summary.read_text().splitlines()) if "outputs: log" in line]
+    assert [line.count("log.txt") for line in told] == [1] * len(told), told
     assert "::error title=varies%3A paired::" in done.stdout
     assert "log.txt" in summary.read_text()
     failures = ET.parse(tmp_path / "junit.xml").getroot().findall(".//testcase[failure]")

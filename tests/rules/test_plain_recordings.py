@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from reprokit.model.plan import RECORD, REPLAY
 from tests import number_files
 from tests.saved_tensors.writer import run_directory
 from tests.support import Reprokit
@@ -15,9 +16,9 @@ from tests.support import Reprokit
 TRAININGS = Path(__file__).parents[1] / "trainings"
 
 
-def recording(path: Path, *losses: float) -> Path:
+def recording(path: Path, *losses: float, kind: str = RECORD) -> Path:
     """A run that recorded losses alone."""
-    run = run_directory(path)
+    run = run_directory(path, kind=kind)
     (run / "numbers").mkdir()
     (run / "numbers" / "0123456789abcdef-0.numbers").write_bytes(number_files.losses(losses))
     return run
@@ -48,11 +49,12 @@ def test_a_long_recording_is_judged_with_its_one_odd_loss(reprokit: Reprokit, tm
 
 
 def test_a_run_that_cannot_be_replayed_is_judged_by_its_losses(reprokit: Reprokit, tmp_path: Path) -> None:
-    recording(tmp_path / "run", 1.0, float("nan"))
+    recording(tmp_path / "run", 1.0, float("nan"), kind=REPLAY)
     done = reprokit.run("rules", "run")
     assert (done.returncode, "1 alarm of" in done.stdout) == (1, True)
     assert "by its losses and its trail: ExplodingTensor at step 1: loss: it holds NaN" in done.stderr
     assert "judged by losses and trail alone, as no replay gave tensors" in done.stderr
+    assert "replaying" not in done.stderr  # it is not announced before it is refused
 
 
 def test_a_run_of_nothing_is_one_clear_line(reprokit: Reprokit, tmp_path: Path) -> None:

@@ -22,10 +22,10 @@ NAMES |= {f"{name}{bits}": f"{name[0].upper()}{bits}" for name in ("int", "uint"
 def run_directory(path: Path, **facts: Any) -> Path:
     """A run directory that holds nothing yet; by default of a run that has ended."""
     path.mkdir()
-    facts = {"status": FINISHED, "exit_code": 0, "command": ["python", "train.py"], **facts}
+    facts = {"kind": "record", "status": FINISHED, "exit_code": 0, "command": ["python", "train.py"], **facts}
     write_json(
         path / "run.json",
-        RunFile(run_id=path.name, kind="record", reprokit="0", working_directory=str(path), **facts),
+        RunFile(run_id=path.name, reprokit="0", working_directory=str(path), **facts),
     )
     return path
 

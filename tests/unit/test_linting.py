@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from reprokit.core import toml_text
 
 ROOT = Path(__file__).parents[2]
-PROJECT = toml_text.loads((ROOT / "pyproject.toml").read_text())["project"]
+CONFIGURATION = toml_text.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = CONFIGURATION["project"]
 FRAMEWORKS = {"torch", "tensorflow", "keras", "xgboost", "xgboost-cpu", "lightgbm", "jax", "scikit-learn", "scipy"}
 
 
@@ -30,6 +32,21 @@ def test_style_and_types_are_checked_without_a_framework() -> None:
     assert set(installed_with("test")) >= FRAMEWORKS - {"keras", "xgboost", "scipy"}
     assert {"mypy", "ruff"} <= set(installed_with("lint"))
     assert not FRAMEWORKS & set(installed_with("lint"))
+
+
+def test_types_are_asked_of_no_package_that_make_lint_does_not_install() -> None:
+    types = CONFIGURATION["tool"]["mypy"]
+    texts = (
+        path.read_text()
+        for folder in types["files"]
+        for path in (ROOT / folder).rglob("*.py")
+        if not any(re.search(pattern, str(path.relative_to(ROOT))) for pattern in types["exclude"])
+    )
+    imports = {name for text in texts for name in re.findall(r"^ *(?:import|from) (\w+)", text, re.MULTILINE)}
+    absent = {*installed_with("test"), *installed_with("test-all")} - {*installed_with("lint")}
+    modules = {name for name, sources in packages_distributions().items() if absent & {*map(str.lower, sources)}}
+    assert {"torch", "lightgbm", "PIL"} <= imports & modules
+    assert {f"{name}.*" for name in imports & modules} <= {*types["overrides"][0]["module"]}
 
 
 def test_make_lint_does_not_install_what_the_tests_need() -> None:
