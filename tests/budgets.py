@@ -60,7 +60,7 @@ ROOMS = {
     "reprokit/model": 1_593,
     "reprokit/patches": 256,
     "reprokit/profiling": 1_652,
-    "reprokit/questions": 3_715,
+    "reprokit/questions": 3_720,
     "reprokit/reproduce": 1_771,
     "reprokit/rules": 1_985,
     "reprokit/run": 11_273,
