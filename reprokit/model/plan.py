@@ -181,6 +181,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None  # seconds after which the command is ended
     recipe: RecipeUsed | None = None  # from which a part of this plan comes
     changed: tuple[str, ...] = ()  # replay: what is known to be different before the start
+    is_scratch: bool = False  # whether the run directory is removed once it is read
     question: Question | None = None  # what its agents keep of it, beside what each run keeps
     rules: RulesPlan | None = None
     varied: Varied | None = None  # replay: what is made different on purpose

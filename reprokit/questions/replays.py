@@ -14,6 +14,7 @@ from reprokit.core.tolerance import Tolerances
 from reprokit.model.plan import CapturePlan, ReplayStart
 from reprokit.model.question import Question
 from reprokit.model.resumption import OtherFact
+from reprokit.questions import scratch
 from reprokit.questions.proof import ReplayProof, prove, with_end_weights
 from reprokit.questions.seek import from_keyframe, require_proof, require_restored, skipped_of
 from reprokit.run.early_end import ENOUGH
@@ -102,6 +103,7 @@ def ask(
     if needs_proof:
         question = msgspec.structs.replace(question, proved_by=_proved_by(recording, question))
     plan = replay_plan(recording, place, question=question, start=ReplayStart.FOUND_AND_BACK)
+    plan = msgspec.structs.replace(plan, is_scratch=place.parent.name.startswith(scratch.KINDS))
     if needs_proof and next(trails.read(recording), None) is None:  # raises RunDamaged for one that was altered
         steps = "no step of PyTorch, TensorFlow, XGBoost or LightGBM was recorded"
         raise NotReplayable(f"{recording.path} has no trail ({steps}), so no replay can prove that it is this run")

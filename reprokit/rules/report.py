@@ -140,7 +140,9 @@ def print_end(path: Path, session: RuleSession) -> None:
     count, total = len(grouped(session.findings.values())), len(session.findings)
     alarms = f"{count or 'no'} {'alarm' if count == 1 else 'alarms'}"
     of_all = f" ({total} findings)" if total > count else ""
-    print(printable(f"{path}: {alarms} of {session.judged} rules{of_all}"))
+    steps = session.trial.steps(show_incomplete_steps=True)
+    seen = f" in {len(steps):,} steps, {steps[0]:,} to {steps[-1]:,}" if steps else ""
+    print(printable(f"{path}: {alarms} of {session.judged} rules{seen}{of_all}"))
     for note in session.notes():
         print(printable(f"note: {note}", 2000))
 

@@ -38,6 +38,7 @@ def test_an_ended_replay_runs_its_exit_handlers_and_is_not_taken_apart(tmp_path:
     assert recorded.stdout == "at exit\ntaken apart\n", recorded.stderr
     asked = Reprokit(tmp_path).run("ask", "run", "weights", "--steps", "3", "--from-start")
     assert (asked.returncode, asked.stdout.partition("tensors: ")[0]) == (0, "at exit\n"), asked.stderr
+    assert "reprokit: run: " not in asked.stderr  # it is removed by then
 
 
 AT_ITS_END = """

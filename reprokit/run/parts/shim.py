@@ -147,7 +147,8 @@ class ShimPart(RunPart):
             closing.is_over = True
 
     def leave(self, closing: Closing) -> None:
-        say(f"run: {shown(closing.path)}")
+        if not self._plan.is_scratch:
+            say(f"run: {shown(closing.path)}")
 
 
 def _given_again(fidelity: Fidelity, facts: ProfileFacts) -> str:
