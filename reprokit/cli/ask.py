@@ -11,6 +11,7 @@ import msgspec
 from reprokit.cli import options
 from reprokit.cli.output import ending_with, interruptible, present, stdout_kept
 from reprokit.core.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, UsageError
+from reprokit.core.messages import say
 from reprokit.core.printable import listed, printable
 from reprokit.model.added_tensors import FactBesideTrail, PartedSeries, TensorsAnswer
 from reprokit.run_files import rundir
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from reprokit.questions.tensors import AddedTensors
 
 MAX_NAMED = 5
+EAGER = "of an eager replay that the trail finds to be that run"
 
 
 @click.command(epilog="Example: reprokit ask last weights,gradients --steps 100-200:10")
@@ -89,7 +91,7 @@ def _asked(
     from reprokit.questions.left_keyframes import ask_from, leave
     from reprokit.questions.replays import ask
     from reprokit.questions.scratch import scratch
-    from reprokit.questions.tensors import add, has_unseen
+    from reprokit.questions.tensors import add, has_compiled, has_unseen
     from reprokit.run.interruption import Interruption
 
     question, ignores = Question(steps=selection.steps, tensors=selection), IgnoreRequest().ignores()
@@ -105,11 +107,19 @@ def _asked(
             replay = ask_from(keyframe, recording, question, place / "replay", interruption)
         else:
             replay = ask_from_checkpoint(recording, begin, selection, place, interruption)
+        eager = None
+        if has_compiled(replay) and begin is None:
+            say("torch.compile runs the model as one: replaying it eagerly, from the first step")
+            eagerly = msgspec.structs.replace(question, eager=True)
+            eager = ask(recording, eagerly, place / "eager", interruption, is_silent=True)
+            question, replay = (eagerly, eager) if eager.proof.holds else (question, replay)
         if has_unseen(replay, recording):
             # From the first step: a second one from the same keyframe would repeat what that lacks.
             second = ask(recording, question, place / "second", interruption, is_silent=True)
         others = replay.beside_trail(recording, ignores) if replay.proof.holds else []
         added = add(replay, recording, selection, second)
+        if eager is not None:
+            added.compiled = EAGER if replay is eager else f"not given: eagerly, it {_where_parted(eager)}"
         leave(replay, recording)
         return replay, added, others
 
@@ -120,9 +130,10 @@ def _lines(run: Path, replay: AnsweredReplay, added: AddedTensors) -> list[str]:
     if steps:
         lines.append(f"of {len(added.names):,} tensors in {len(steps):,} steps, {steps[0]:,} to {steps[-1]:,}")
     lines.extend(replay.beginning)
+    if added.compiled:
+        lines.append(f"layers within torch.compile: {added.compiled}")
     if proof.diverged:
-        first = proof.diverged[0]
-        lines.append(f"the replay is not that run from step {first.step:,} on, by its {first.quantity}")
+        lines.append(f"the replay {_where_parted(replay)}")
         lines.extend(f"changed since the recording: {change}" for change in replay.changes[:MAX_NAMED])
     if not proof.steps:
         lines.append("the trails of run and replay have no step in common")
@@ -141,9 +152,17 @@ def _lines(run: Path, replay: AnsweredReplay, added: AddedTensors) -> list[str]:
     return lines
 
 
+def _where_parted(replay: AnsweredReplay) -> str:
+    first = next(iter(replay.proof.diverged), None)
+    if first is None:
+        return "has no step in common with that run"
+    return f"is not that run from step {first.step:,} on, by its {first.quantity}"
+
+
 def _answer(replay: AnsweredReplay, added: AddedTensors, others: list[OtherFact]) -> TensorsAnswer:
     diverged = replay.proof.diverged[:1]
     is_open = added.unproved or added.differing or added.gaps or added.unmatched
+    is_open = is_open or added.compiled not in ("", EAGER)
     return TensorsAnswer(
         added=added.values,
         known=added.existing,
@@ -153,6 +172,7 @@ def _answer(replay: AnsweredReplay, added: AddedTensors, others: list[OtherFact]
         agreed=added.agreed,
         unproved={gap.name.lower(): names for gap, names in added.gaps.items()},
         unmatched=added.unmatched,
+        compiled=added.compiled,
         tensors=sorted(added.names),
         steps=sorted(added.steps),
         keyframe=None if replay.keyframe is None else replay.keyframe.step,

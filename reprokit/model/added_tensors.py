@@ -32,6 +32,7 @@ class TensorsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     agreed: int  # values that it does not cover, and that a second replay gave again
     unproved: dict[str, list[str]]  # the remaining ones, by reason
     unmatched: list[str]  # words for which nothing was saved
+    compiled: str = ""  # whence values within torch.compile are, or why they are none; empty if none were asked for
     tensors: list[str]
     steps: list[int]
     keyframe: int | None  # the step whose keyframe the replay began with; None from the start

@@ -28,7 +28,6 @@ class OperatorQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """Each call of an operator is logged, with digests of its inputs and outputs."""
 
     keep: KeptOperator | None = None
-    eager: bool = False  # compiled code is executed operator by operator, which is another computation
 
 
 class StateQuestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,6 +126,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     to_end: bool = False  # whether the replay continues after these steps
     proved_by: int | None = None  # a later step than their last one, up to which it continues so that the trail has one
     each_step: bool = False  # trail: digest in every step what is otherwise digested in some (TensorFlow's weights)
+    eager: bool = False  # compiled code is executed operator by operator, which may compute other bits
     operators: OperatorQuestion | None = None
     state: StateQuestion | None = None
     interrupt: InterruptionAsked | None = None

@@ -212,7 +212,10 @@ class _LocateSearch:
     def _pair(self, place: Path, title: str, keep: KeptOperator | None = None) -> ReplayPair:
         steps = _window(self._step)
         question = Question(
-            steps=steps, to_end=self._step is None, operators=OperatorQuestion(keep=keep, eager=self._options.eager)
+            steps=steps,
+            to_end=self._step is None,
+            eager=self._options.eager,
+            operators=OperatorQuestion(keep=keep),
         )
         self._say(f"{title}: replaying twice, logging operators of steps {steps.first} to {steps.last}")
         place.mkdir()

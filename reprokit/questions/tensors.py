@@ -49,9 +49,17 @@ class AddedTensors:
     agreed: int = 0  # that it does not see, and that a second replay gave again
     gaps: dict[ProofGap, list[str]] = field(default_factory=dict)  # saved values that are not proved, by reason
     unmatched: list[str] = field(default_factory=list)  # words of the question that no value was saved for
+    compiled: str = ""  # whence values within torch.compile are, or why they are none; empty if none were asked for
     proved_steps: int = 0  # largest number of a process
     names: set[str] = field(default_factory=set)
     steps: set[int] = field(default_factory=set)
+
+
+def has_compiled(replay: AnsweredReplay) -> bool:
+    """Return whether values were asked for that lie within a model which torch.compile runs as one."""
+    source = replay.run.path / rundir.TENSORS
+    indexes = bounded_names(source, INDEX) if source.is_dir() else ()
+    return any(line.get("why") == "compiled" for name in indexes for line in _lines(source / name))
 
 
 def has_unseen(replay: AnsweredReplay, recording: RunDirectory) -> bool:

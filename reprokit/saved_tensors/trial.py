@@ -45,7 +45,12 @@ MAX_VALUES = 20_000_000  # in all indexes of a run
 MAX_NAMES = 1_000_000
 MAX_DROPPED = 10_000
 _WORKER = re.compile(r"worker_(\d{1,6})")
-WHY = {"disk-full": "the disk was full", "buffer": "the buffer was full", "unreadable": "it could not be read"}
+WHY = {
+    "disk-full": "the disk was full",
+    "buffer": "the buffer was full",
+    "unreadable": "it could not be read",
+    "compiled": "torch.compile runs its model as one",
+}
 NAMES = ("min", "max", "mean", "std", "variance", "sum", "prod", "l1", "l2")
 
 

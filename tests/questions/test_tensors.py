@@ -414,7 +414,7 @@ def test_layers_of_a_function_without_a_tape_are_named_as_unsaved(tmp_path: Path
     [
         pytest.param(
             "compiled",
-            "as torch.compile runs its model as one: 0_output_0, 1_output_0, 2_output_0\n",
+            "as torch.compile runs its model as one: 0_output_0, 1_output_0, 2_output_0 [tensors-not-saved]\n",
             marks=pytest.mark.extended,
         ),
         ("func", "as its values are not in memory (nested, meta, fake, or of torch.func): 0_output_0, 1_output_0, "),
@@ -551,3 +551,22 @@ def test_a_parameter_of_no_model_has_one_name_in_the_trail_and_in_tensors(tmp_pa
         f"gradient_unclipped/{name}" for name in names[1:]
     }
     assert {f"optimizer#0/{name}/exp_avg" for name in names} <= saved
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["same", "other"])
+def test_layers_within_a_compiled_model_are_those_of_an_eager_replay_that_is_that_run(
+    tmp_path: Path, backend: str
+) -> None:
+    training = Path(__file__).parents[1] / "trainings" / "pytorch_compiled_layers.py"
+    record = ("record", "-o", "run", "--", sys.executable, str(training), backend)
+    assert Reprokit(tmp_path).run(*record).returncode == 0
+    done = Reprokit(tmp_path).run("ask", "run", "outputs", "--steps", "3", "--json")
+    answer = json.loads(done.stdout)
+    if backend == "same":
+        assert (done.returncode, answer["agreed"], answer["unproved"]) == (0, answer["added"], {}), done.stderr
+        assert {"0_output_0", "1_output_0", "2_output_0"} < set(answer["tensors"])
+        assert answer["compiled"] == "of an eager replay that the trail finds to be that run"
+    else:
+        assert (done.returncode, answer["tensors"]) == (1, ["Sequential_output_0"]), done.stderr
+        assert re.fullmatch(r"not given: eagerly, it is not that run from step 0 on, by its \w+", answer["compiled"])

@@ -135,7 +135,7 @@ class CallLog:
         self._window = StepWindow(question["steps"])
         self._files = LogFiles(agent)
         self.number = self._files.number
-        self.eager = bool(question["operators"].get("eager"))  # execute what XLA compiles operator by operator
+        self.eager = bool(question.get("eager"))  # execute what XLA compiles operator by operator
         self._call_to_save: Mapping[str, Any] | None = question["operators"].get("keep")
         self._calls_left, self._bytes_left = MAX_SAVED, MAX_BYTES
         self._source: CallSource | None = None

@@ -87,8 +87,8 @@ class Questions:
             # JAX has no events: all its calls are one step. PyTorch's call log waits for the other modules.
             modules = ("jax", "torch._inductor.codecache", "torch._inductor.output_code")
             agent.listeners.append((modules, lambda name, _: self._make_listener(KINDS["operators"], name, None)))
-            if question["operators"].get("eager"):
-                os.environ.update(TORCH_COMPILE_DISABLE="1", JAX_DISABLE_JIT="1")
+        if question.get("eager"):
+            os.environ.update(TORCH_COMPILE_DISABLE="1", JAX_DISABLE_JIT="1")
 
     def listeners(self, framework: str, events: Events) -> list[EventListener]:
         """Return the listeners for this framework's events."""

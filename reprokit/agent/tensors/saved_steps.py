@@ -92,10 +92,12 @@ class SavedSteps:
         memory = array.__array_interface__["data"][0], array.nbytes
         self.writer.put(key, choice, array.dtype.name, shape, memory, lambda: _numbers(array))
 
-    def report_unsaved(self, name: str, collections: Sequence[str], mode: str, reason: str) -> None:
-        """Record why a tensor cannot be saved, if a rule chooses it."""
+    def report_unsaved(
+        self, name: str, collections: Sequence[str], mode: str, reason: str, why: str = "unreadable"
+    ) -> None:
+        """Record why a tensor cannot be saved, if a rule chooses it: in words, and as the index has it."""
         if self.rules.choice(name, collections, mode) is not None:
-            self.writer.drop(self.step, mode, name, "unreadable")
+            self.writer.drop(self.step, mode, name, why)
             self._unsaved.setdefault(reason, {})[name] = None
 
     def expect(self, optimizer: object) -> None:

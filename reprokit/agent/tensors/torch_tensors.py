@@ -294,7 +294,7 @@ class PytorchTensors:
             for module in unwrapped(model).modules() if mode else ():
                 name = f"{self._names.of_module(module, recording_hooks(self._agent))}_output_0"
                 if not self._steps.writer.has_declared(name):
-                    self._steps.report_unsaved(name, ("outputs",), mode, COMPILED)
+                    self._steps.report_unsaved(name, ("outputs",), mode, COMPILED, "compiled")
 
     def _flush(self) -> None:
         if self._copies is not None:
