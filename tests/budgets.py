@@ -36,7 +36,7 @@ ROOMS = {
     "reprokit/agent/capture": 11_000,
     "reprokit/agent/core": 2_663,
     "reprokit/agent/events": 590,
-    "reprokit/agent/frameworks": 2_798,
+    "reprokit/agent/frameworks": 2_935,
     "reprokit/agent/listeners": 1_220,
     "reprokit/agent/operators": 6_012,
     "reprokit/agent/orders": 4_620,

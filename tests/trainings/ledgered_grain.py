@@ -1,8 +1,9 @@
-"""Draws from grain's DataLoader until it is ended in the midst of an epoch, or goes on from its checkpoint.
+"""Draws from a DataLoader or dataset of grain until it is ended within an epoch, or goes on from its checkpoint.
 
 Arguments: which part, torch or jax, workers, a seed and kinds. Prints the samples of each step.
 """
 
+import json
 import os
 import signal
 import sys
@@ -39,6 +40,20 @@ class Odd(grain.transforms.Filter):
 
 
 def loader():
+    """Return what the kinds ask for: a dataset of that kind; else a DataLoader."""
+    numbers = grain.MapDataset.source(Numbers()).shuffle(int(seed)).map(Same())
+    if "mapped" in kinds:
+        return numbers.batch(BATCH)
+    if "repeated" in kinds:
+        return numbers[:40].repeat(2).to_iter_dataset().batch(BATCH)
+    if "mixed" in kinds:
+        return grain.MapDataset.mix([numbers, numbers]).batch(BATCH)
+    if "dropped" in kinds:
+        return numbers.map(lambda number: number if number != 2 else None).to_iter_dataset().batch(BATCH)
+    if "iterated" in kinds:
+        iterated = numbers.to_iter_dataset().random_map(lambda number, _: number, seed=1)
+        iterated = (iterated.filter(Odd()) if "filtered" in kinds else iterated).batch(BATCH)
+        return grain.experimental.ThreadPrefetchIterDataset(iterated, prefetch_buffer_size=2)
     sampler = grain.samplers.IndexSampler(SIZE, grain.sharding.NoSharding(), shuffle=True, num_epochs=1, seed=int(seed))
     operations = [Same(), *([Odd()] if "filtered" in kinds else []), grain.transforms.Batch(BATCH)]
     return grain.DataLoader(data_source=Numbers(), sampler=sampler, operations=operations, worker_count=int(workers))
@@ -73,7 +88,8 @@ def main():
     step, iterator, steps = stepper(), iter(loader()), 0
     if part == "resumed":
         with open("checkpoint.json", "rb") as file:
-            iterator.set_state(file.read())
+            state = file.read()
+            iterator.set_state(json.loads(state) if kinds else state)
         steps = CHECKPOINT
     for rows in iterator:
         step(np.array(rows))
@@ -81,7 +97,8 @@ def main():
         print(*rows.astype(int).tolist(), flush=True)
         if steps == CHECKPOINT and part == "first":
             with open("checkpoint.json", "wb") as file:
-                file.write(iterator.get_state())
+                state = iterator.get_state()
+                file.write(json.dumps(state).encode() if kinds else state)
         if steps == KILLED and part == "first" and workers != "0":
             break  # workers outlive a killed process
         if steps == KILLED and part == "first":

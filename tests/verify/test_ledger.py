@@ -338,6 +338,52 @@ def test_grain_s_loader_goes_on_in_the_midst_of_an_epoch(reprokit: Reprokit, fra
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("framework", "kind"),
+    rest_slow([("jax", "iterated")], extended=[("jax", "mapped"), ("torch", "mapped"), ("torch", "iterated")]),
+)
+def test_grain_s_datasets_go_on_in_the_midst_of_an_epoch(reprokit: Reprokit, framework: str, kind: str) -> None:
+    pytest.importorskip("grain")
+    optimizer, printed = "loop#0" if framework == "jax" else "optimizer#0", {}
+    for part, code in (("first", -signal.SIGKILL), ("resumed", 0), ("whole", 0)):
+        done = record(reprokit, part, "ledgered_grain.py", part, framework, "0", "1", kind)
+        assert (done.returncode, "the agent" in done.stderr) == (code, False), done.stderr
+        printed[part] = [[int(word) for word in line.split()] for line in done.stdout.splitlines()]
+        assert by_step(exported(reprokit, part), optimizer) == printed[part]
+    assert printed["first"] + printed["resumed"][2:] == printed["whole"]
+    both = reprokit.run("ledger", "first", "resumed")
+    assert both.returncode == 0, both.stdout
+    assert "165 samples of 165  each drawn once" in both.stdout
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    ("kind", "batches", "said"),
+    [
+        ("repeated", 0, "80 samples  sampled with replacement; 10 samples drawn twice"),
+        ("mixed", 21, "21 batches  sampled with replacement"),
+        ("dropped", 10, "11 batches  each drawn once"),
+        ("filtered", 6, "6 batches  each drawn once"),
+    ],
+)
+def test_no_index_is_said_of_what_grain_s_datasets_mix_or_drop(
+    reprokit: Reprokit, kind: str, batches: int, said: str
+) -> None:
+    """Each batch is known by its digest, from the first one on in which an element was dropped."""
+    pytest.importorskip("grain")
+    kinds = ["iterated", kind] if kind == "filtered" else [kind]
+    done = record(reprokit, "run", "ledgered_grain.py", "whole", "jax", "0", "1", *kinds)
+    assert done.returncode == 0, done.stderr
+    steps = by_step(exported(reprokit, "run"), "loop#0")
+    printed = [[int(word) for word in line.split()] for line in done.stdout.splitlines()]
+    known = next((number for number, step in enumerate(steps) if isinstance(step[0], str)), len(steps))
+    assert steps[:known] == printed[:known]
+    assert all(len(step) == 1 and re.fullmatch("[0-9a-f]{16}", step[0]) for step in steps[known:])
+    assert len(steps) - known == batches
+    assert said in reprokit.run("ledger", "run").stdout
+
+
+@pytest.mark.slow
 def test_batches_of_which_grain_filters_samples_are_known_by_their_digests(reprokit: Reprokit) -> None:
     pytest.importorskip("grain")
     done = record(reprokit, "run", "ledgered_grain.py", "whole", "jax", "0", "1", "filtered")

@@ -100,7 +100,7 @@ _MODULES = {
         "tensorflow.python.lib.io.file_io",
     ],
     "datasets": ["datasets", "datasets.iterable_dataset"],
-    "grain": ["grain._src.python.data_loader"],
+    "grain": ["grain._src.python.data_loader", "grain._src.python.dataset.dataset"],
     "trackers": [
         "mlflow",
         "mlflow.tracking.fluent",

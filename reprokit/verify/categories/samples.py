@@ -207,7 +207,7 @@ class EpochCoverage:
     @property
     def never(self) -> int | None:
         """Return how many samples of the data set were not yielded; None if its size is unknown."""
-        size = self.loader.samples
+        size = None if self.is_digest else self.loader.samples
         return None if size is None or self.distinct is None else max(size - self.distinct, 0)
 
     @property
@@ -269,14 +269,13 @@ class _OpenEpoch:
         self.counts: Counter[Sample] | None = Counter()
         self.batches: list[SampleBatch] = []
         self.uses: Counter[BatchUse] = Counter()
-        self.is_digest = self.is_whole = self.resumed = self.is_drawn = False
+        self.is_whole = self.resumed = self.is_drawn = False
 
     def add(self, batch: SampleBatch) -> None:
-        samples = batch.samples
         self.batches.append(batch)
         self.uses[batch.use] += 1
         if self.counts is not None:
-            self.counts.update(samples)
+            self.counts.update(batch.samples)
             if len(self.counts) > MAX_COUNTED:
                 self.counts = None
 
@@ -290,18 +289,21 @@ class _OpenEpoch:
                 self.add(batch)
 
     def coverage(self) -> EpochCoverage:
-        repeated_counts = [] if self.counts is None else [count for count in self.counts.values() if count > 1]
+        is_digest = any(batch.is_digest for batch in self.batches)  # of the others, too, only batches are counted
+        groups = [tuple(batch.samples) for batch in self.batches if is_digest and batch.samples]
+        counts = Counter[Any](groups) if is_digest else self.counts
+        repeated_counts = [] if counts is None else [count for count in counts.values() if count > 1]
         return EpochCoverage(
             self.current[0],
             self.process,
             self.loader,
             self.epoch,
             len(self.batches),
-            sum(len(batch.samples) for batch in self.batches),
-            None if self.counts is None else len(self.counts),
+            len(groups) if is_digest else sum(len(batch.samples) for batch in self.batches),
+            None if counts is None else len(counts),
             len(repeated_counts),
             max(repeated_counts, default=1),
-            self.is_digest,
+            is_digest,
             self.is_whole,
             self.resumed,
             self.is_drawn,
@@ -351,7 +353,6 @@ def _count_event(
             epoch = open_epochs[key] = _OpenEpoch(run, process, batch.loader, batch.epoch)
             epoch.is_whole = (batch.loader.name, batch.epoch) in exhausted
         epoch.is_drawn = epoch.is_drawn or (isinstance(event, SampleStep) and event.is_drawn)
-        epoch.is_digest = batch.is_digest
         epoch.add(batch)
 
 

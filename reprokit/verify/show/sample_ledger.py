@@ -214,7 +214,7 @@ def print_overview(overview: LedgerOverview) -> None:
 
 
 def _cells(epoch: EpochCoverage) -> tuple[str, ...]:
-    size = f" of {epoch.loader.samples:,}" if epoch.loader.samples is not None else ""
+    size = f" of {epoch.loader.samples:,}" if epoch.loader.samples is not None and not epoch.is_digest else ""
     yielded = f"{counted_as(epoch.drawn, epoch.unit)}{size}"
     return (f"process {epoch.process}", f"{epoch.loader.name}, epoch {epoch.epoch:,}", yielded, epoch.words)
 
