@@ -195,6 +195,7 @@ def test_each_field_of_a_plan_is_continued_or_of_another_kind_of_run() -> None:
     """
     of_others = """
         policy tells_progress versions own_variables profiling observed untouched aside timeout varied fresh moved
+        is_scratch
     """
     known = {*of_replays.split(), *by_recording.split(), *of_others.split()}
     assert {*Plan.__struct_fields__} - known == {*RecordingOptions.__struct_fields__}
