@@ -140,6 +140,7 @@ def agent_directory() -> Path:
 def complete_bytecode(agent: Path) -> None:
     """Compile the agent's modules that no installer has compiled for this interpreter, if that may be written there.
 
+    Those of its start are put into one file besides, which is written anew when the agent was installed anew.
     Processes of a run write no bytecode: one that did would leave the next one's memory in another state than its own.
     """
     tag = sys.implementation.cache_tag
@@ -150,6 +151,19 @@ def complete_bytecode(agent: Path) -> None:
             import compileall  # imported late: slow to load, and rarely needed
 
             compileall.compile_dir(agent, quiet=2, optimize=0)
+        archive = agent / BYTECODE / f"start.{tag}.archive"
+        if _is_older(archive, agent / "start.py") and os.access(archive.parent, os.W_OK):
+            from reprokit.run import agent_archive  # imported late: slow to load, and rarely needed
+
+            agent_archive.write(agent, archive)
+
+
+def _is_older(file: Path, other: Path) -> bool:
+    """Return whether a file is older than another, or not there."""
+    try:
+        return file.stat().st_mtime < other.stat().st_mtime
+    except FileNotFoundError:
+        return True
 
 
 def _lacks_bytecode(directory: str, ending: str) -> bool:
