@@ -116,12 +116,19 @@ def _chunks(number: int, table: Table) -> bytes:
     return chunks
 
 
-def write(directory: Path, tables: Sequence[Table], process: str = "0", incarnation: int = 0, version: int = 5) -> Path:
+def write(
+    directory: Path,
+    tables: Sequence[Table],
+    process: str = "0",
+    incarnation: int = 0,
+    version: int = 5,
+    stepped: int = 0,
+) -> Path:
     """A trail file of a process in the directory of a run's trails."""
     directory.mkdir(exist_ok=True, mode=0o700, parents=True)
     body = b"".join(_chunks(number, table) for number, table in enumerate(tables))
     head = struct.pack("<8sIIII256s", b"RKTRAIL", version, incarnation, 4711, 0, process.encode())
-    head += struct.pack("<QQIIQ", check_in_python(head), 512 + len(body), 0, 0, 0)
+    head += struct.pack("<QQIIQQ", check_in_python(head), 512 + len(body), 0, 0, 0, stepped)
     path = directory / f"{check_in_python(process.encode()):016x}-{incarnation}.trail"
     path.write_bytes(head.ljust(512, b"\0") + body)
     return path

@@ -2,7 +2,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 
+#include "recorder/calls.h"
 #include "recorder/check.h"
 #include "recorder/compiler.h"
 #include "recorder/system.h"
@@ -223,6 +225,14 @@ static void write_facts(struct rkt_record *record, const struct rkt_facts *facts
     record->numpy = digest_state(facts->numpy_state, RKT_WORDS, facts->words_salt);
 }
 
+/* Tells which rank stopped first where one keeps the others waiting. */
+static void note_time(struct rkt_head *head) {
+    struct timespec now;
+    if (memcmp(head->identity, "rank", 4) != 0) return;
+    rk_call(SYS_clock_gettime, CLOCK_REALTIME, (long)&now, 0, 0, 0, 0);
+    head->stepped = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
 /* Writes a step and returns the worker's ticket, or 0; *here: the caller must digest the tensors. */
 static uint64_t write_step(struct rkt_series *series, const struct rkt_facts *facts, const uint64_t *pointers,
                            bool *here) {
@@ -232,6 +242,7 @@ static uint64_t write_step(struct rkt_series *series, const struct rkt_facts *fa
     if (!record) return 0;
     write_facts(record, facts);
     commit(series, record, series->step);
+    note_time(series->trail->head);
     series->pointers = pointers;
     uint64_t ticket = facts->how || series->bytes <= RKT_SMALL ? 0 : rkt_hand_over(&series->trail->worker, series);
     *here = *here && !ticket;

@@ -60,8 +60,9 @@ struct rkt_head {
     uint64_t check;
     uint64_t used;
     uint32_t gave_up, gave_up_errno;
-    uint64_t lost; /* steps that could not be written */
-    uint8_t zeros[200];
+    uint64_t lost;    /* steps that could not be written */
+    uint64_t stepped; /* of a rank: when its last step was written, nanoseconds since 1970 */
+    uint8_t zeros[192];
 };
 
 struct rkt_chunk {

@@ -33,7 +33,7 @@ MAX_KEPT = 16
 MAX_PARTS = 64  # placements that have digests
 LATE = 64  # steps at the end of a series that a killed process may have left unfinished
 
-_HEAD = struct.Struct("<8sIIII256sQ QIIQ")
+_HEAD = struct.Struct("<8sIIII256sQ QIIQQ")
 _CHUNK = struct.Struct("<IHHQQIIQQQQ")
 _RECORD = struct.Struct("<II10Q")
 _HEAD_SIZE, _CHUNK_SIZE, _CHUNK_MAGIC = 512, 64, 0x4B435254
@@ -334,7 +334,7 @@ class Trail:
     def __init__(self, path: Path, fd: int):
         self._file = file = _File(path, fd)
         fields = _HEAD.unpack(file.read(0, _HEAD.size))
-        magic, version, self.incarnation, _, _, identity, check, self._used, self._gave_up, _, self.lost = fields
+        magic, version, self.incarnation, _, _, identity, check, self._used, self._gave_up, _, self.lost, time = fields
         if magic != b"RKTRAIL\0":
             raise file.damaged(0, "it is no trail")
         if version > FORMAT:
@@ -345,6 +345,7 @@ class Trail:
             raise file.damaged(0, "its head does not match its check")
         if not _HEAD_SIZE <= self._used <= file.size:
             raise file.damaged(288, "it is cut short")
+        self.stepped = time / 1e9  # seconds since 1970, when a rank's last step was written; 0: not known
         self.process = identity.partition(b"\0")[0].decode("utf-8", "replace")
         self.series = self._series(list(self._chunks()))
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import struct
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -15,9 +18,9 @@ from reprokit.core.errors import RunDamaged
 from reprokit.core.native import check_in_python
 from reprokit.run_files.rundir import RunDirectory
 from reprokit.run_files.trails import Series, Trail, read
-from reprokit.verify.categories.ranks import RankState, agreements
+from reprokit.verify.categories.ranks import RankProgress, RankState, agreements, behind
 from reprokit.verify.runs import compare
-from tests.support import Reprokit
+from tests.support import Reprokit, wait_until
 from tests.trails import PARTIAL, Table, digest, list_digest, write
 
 from .runs import recording, replayed, trail
@@ -477,3 +480,68 @@ def test_ranks_are_compared_within_groups_only_where_each_ones_is_known(
             building.add("compute", f"rank{rank}", name=name, library="collectives", facts=members)
     found = agreements(RunDirectory(building.write()))
     assert [agreement.state.value for agreement in found] == states
+
+
+UPDATE_7 = 1_767_323_045  # 2026-01-02T03:04:05Z
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, "rank 1 is 1 loss behind since its update 6 at 2026-01-02T03:04:05Z, 60 s before the end"),
+        ({"ended": None}, "rank 1 is 1 loss behind since its update 6 at 2026-01-02T03:04:05Z"),
+        ({"ended": "2026-01-02T03:04:06Z"}, ""),  # both were at work until then
+        ({"exit_code": 0}, ""),
+    ],
+    ids=["killed", "lost", "at-work", "finished"],
+)
+def test_the_rank_that_others_wait_for_is_named_of_a_run_that_did_not_succeed(
+    tmp_path: Path, changes: dict[str, Any], line: str
+) -> None:
+    building = recording(tmp_path / "run")
+    for name, value in {"ended": "2026-01-02T03:05:05Z", "exit_code": 1, **changes}.items():
+        setattr(building.run, name, value)
+    for rank, losses in enumerate((8, 7)):
+        building.start(f"rank{rank}")
+        building.losses(*[0.5] * losses, process=f"rank{rank}")
+    building.write()
+    for rank in range(2):
+        write(tmp_path / "run" / "trail", [trail(7)], f"rank{rank}", stepped=UPDATE_7 * 10**9)
+    shown = Reprokit(tmp_path).run("show", "run").stdout.splitlines()
+    assert [text.partition(" ")[2].strip() for text in shown if text.startswith("behind")] == ([line] if line else [])
+
+
+def test_ranks_that_are_many_updates_behind_are_told_so() -> None:
+    ranks = [RankProgress("rank0", 9, 9, 0), RankProgress("rank1", 7, 8, 0), RankProgress("rank2", 0, 1, 0)]
+    assert list(behind(ranks, None, is_over=False)) == [
+        "rank 1 is 2 updates behind since its update 6",
+        "rank 2 is 9 updates behind",
+    ]
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_is_named_while_it_hangs_and_once_the_launcher_was_killed(reprokit: Reprokit) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [*torchrun, str(TRAININGS / "pytorch_ranks.py")]
+    environment = {**os.environ, "RESULTS": str(reprokit.directory), "OMP_NUM_THREADS": "1", "HANGS": "7"}
+    process = reprokit.start("record", "-o", "run", "--", *command, env=environment)
+
+    def lines() -> list[str]:
+        shown = reprokit.run("show", "run").stdout.splitlines()
+        return [line for line in shown if line.startswith("behind  ")]
+
+    def expected(ending: str) -> None:
+        (line,) = lines()
+        assert re.fullmatch(f"behind +rank 1 is 1 loss behind since its update 6 at [-0-9T:]+Z{ending}", line)
+
+    try:
+        wait_until(lines, "rank 1 to be behind")
+        expected(", [0-9]+ s ago")
+        process.kill()
+        process.wait()
+        expected("")
+    finally:
+        process.kill()
+        agents = map(json.loads, (reprokit.directory / "run" / "metrics.jsonl").read_text().splitlines())
+        os.kill(next(line["pid"] for line in agents if line["k"] == "agent" and line["p"] == "0"), signal.SIGKILL)
+        process.communicate()  # once no rank is left

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from enum import Enum
 from itertools import pairwise
 
@@ -28,6 +29,7 @@ _RANK = re.compile(
     r"(rank[0-9]+(?:\.rank[0-9]+)*)(.*)", re.DOTALL
 )  # identity of a rank's process, from native/shim/identity/identity.c
 LISTED = 8  # ranks listed in a sentence
+QUIET = 10.0  # seconds before the end; where ranks made updates later, one may only have come to its end first
 NO_RANKS = "no two ranks were seen to take steps of an optimizer"
 REDUCES_WITH, SENDS = "reduces_with", "sends"  # facts of a rank's collectives
 
@@ -224,6 +226,38 @@ def _progress(run: RunDirectory, scan: MetricsScan, name: str) -> str:
 def deaths(run: RunDirectory, scan: MetricsScan, side: Side) -> Iterator[str]:
     """Yield notes on the ranks of a run that died."""
     yield from (f"of the {side} run, {rank.words}" for rank in dead_ranks(run, scan))
+
+
+@dataclass(frozen=True)
+class RankProgress:
+    """How far a rank came."""
+
+    rank: str
+    updates: int
+    losses: int
+    moment: float  # of the last update, seconds since 1970; 0: not known
+
+
+def behind(ranks: Sequence[RankProgress], end: float | None, *, is_over: bool) -> Iterator[str]:
+    """Yield each rank that is behind another one and made no update for a while before the end, where that is known.
+
+    Ranks that wait for each other have equal updates: those that wait have computed one more loss.
+    """
+    updates, losses = (max((getattr(rank, name) for rank in ranks), default=0) for name in ("updates", "losses"))
+    for rank in ranks:
+        quiet = end - rank.moment if end is not None and rank.moment else None
+        if (rank.updates, rank.losses) >= (updates, losses) or (quiet is not None and quiet < QUIET):
+            continue
+        lag = _lag(updates - rank.updates, "update", "updates") or _lag(losses - rank.losses, "loss", "losses")
+        at = datetime.fromtimestamp(rank.moment, timezone.utc) if rank.moment else None
+        since = f" since its update {rank.updates - 1:,}" if rank.updates else ""
+        since += f" at {at:%Y-%m-%dT%H:%M:%SZ}" if at else ""
+        since += f", {quiet:,.0f} s {'before the end' if is_over else 'ago'}" if quiet is not None else ""
+        yield f"rank {_numbers([rank.rank])} is {lag} behind{since}"
+
+
+def _lag(count: int, one: str, several: str) -> str:
+    return f"{count:,} {one if count == 1 else several}" if count > 0 else ""
 
 
 def failure(run: RunDirectory, scan: MetricsScan) -> str:
