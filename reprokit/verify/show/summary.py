@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -97,16 +98,14 @@ class RunSummary:
         """Yield the ranks that are behind others, unless the run has succeeded."""
         ended = timestamp(self.run.ended or "")
         end = ended if ended is not None else time.time() if self.directory.in_progress else None
-        ranked = {name for name in self.scan.processes if ranks.rank_of(name)[0] == name}
-        progress = [
-            ranks.RankProgress(
-                name,
-                sum(trail.steps for trail in self.trails if trail.process == name),
-                sum(series.count for key, series in self.series("loss") if key.process == name),
-                max((trail.stepped for trail in self.trails if trail.process == name), default=0.0),
-            )
-            for name in sorted(ranked, key=natural)
-        ]
+        updates, losses, moments = Counter[str](), Counter[str](), dict[str, float]()
+        for trail in self.trails:
+            updates[trail.process] += trail.steps
+            moments[trail.process] = max(trail.stepped, moments.get(trail.process, 0.0))
+        for key, series in self.series("loss"):
+            losses[key.process] += series.count
+        names = sorted((name for name in self.scan.processes if ranks.rank_of(name)[0] == name), key=natural)
+        progress = [ranks.RankProgress(name, updates[name], losses[name], moments.get(name, 0.0)) for name in names]
         yield from () if self.succeeded else ranks.behind(progress, end, is_over=ended is not None)
 
     @property
