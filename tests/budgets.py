@@ -29,7 +29,7 @@ ROOMS = {
     "native/recorder": 3_963,
     "native/shim": 6_076,
     "native/supervisor": 2_777,
-    "native/trail": 1_635,
+    "native/trail": 1_670,
     "reprokit": 812,
     "reprokit/agent": 210,
     "reprokit/agent/bootstrap": 105,
@@ -51,7 +51,7 @@ ROOMS = {
     "reprokit/agent/tensors": 1_775,
     "reprokit/api": 769,
     "reprokit/capture": 721,
-    "reprokit/cli": 4_830,
+    "reprokit/cli": 4_850,
     "reprokit/core": 2_370,
     "reprokit/diff": 10_000,
     "reprokit/entropy": 1_094,
@@ -62,12 +62,12 @@ ROOMS = {
     "reprokit/profiling": 1_652,
     "reprokit/questions": 3_730,
     "reprokit/reproduce": 1_771,
-    "reprokit/rules": 1_985,
+    "reprokit/rules": 2_000,
     "reprokit/run": 11_273,
     "reprokit/run_files": 3_420,
-    "reprokit/saved_tensors": 974,
+    "reprokit/saved_tensors": 980,
     "reprokit/study": 5_709,
-    "reprokit/verify": 13_450,
+    "reprokit/verify": 13_620,
 }
 WORDS = {"docs": 60_000, "docs/design.md": 2_000}
 LONG_SENTENCES = 100  # of docs

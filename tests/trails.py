@@ -16,7 +16,7 @@ MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
 FIELDS = ("batch", "loss", "gradients", "parameters", "torch", "python", "numpy", "before", "buffers", "inputs")
 FLAGS = dict(zip(FIELDS, (1, 2, 4, 8, 16, 32, 64, 128, 2048, 8192), strict=True))
-UNCHANGED, INPUTS_PARTIAL, INPUTS_SEVERAL = 4096, 16384, 32768
+PARTIAL, UNCHANGED, INPUTS_PARTIAL, INPUTS_SEVERAL = 256, 4096, 16384, 32768
 UNSTEADY_GRADIENTS, UNSTEADY_PARAMETERS = 512, 1024
 
 
@@ -64,6 +64,7 @@ class Table:
     steps: list[dict[str, int]] = field(default_factory=list)
     tensors: list[tuple[Any, ...]] = field(default_factory=list)  # name, dtype, shape, and placement if it has one
     kept: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)  # gradients, parameters of a step
+    parts: list[list[int]] = field(default_factory=list)  # of each step, the parameters of each placement
     kind: str = "SGD"
     first: int = 0
     facts: dict[str, Any] = field(default_factory=dict)  # more of the series' text
@@ -81,9 +82,10 @@ def _chunk(kind: int, series: int, body: bytes, **fields: int) -> bytes:
     return head + struct.pack("<QQ", check_in_python(head), 0) + _padded(body)
 
 
-def _record(number: int, step: dict[str, int]) -> bytes:
+def _record(number: int, step: dict[str, int], parts: Sequence[int]) -> bytes:
     flags = sum(flag for name, flag in FLAGS.items() if name in step) | step.get("flags", 0)
-    body = struct.pack(f"<I{len(FIELDS)}Q", flags, *(step.get(name, 0) for name in FIELDS))
+    values = *(step.get(name, 0) for name in FIELDS), *parts
+    body = struct.pack(f"<I{len(values)}Q", flags, *values)
     return struct.pack("<I", check_in_python(body, number) & 0xFFFFFFFF or 1) + body
 
 
@@ -104,19 +106,29 @@ def _chunks(number: int, table: Table) -> bytes:
     chunks = _chunk(1, number, data, first=table.first, count=count, text=len(data))
     if table.kept:
         chunks += _chunk(3, number, _kept(table), count=count, kept=16)
-    records = [_record(table.first + index, step) for index, step in enumerate(table.steps)]
+    parts = table.parts or [[]] * len(table.steps)
+    steps = enumerate(zip(table.steps, parts, strict=True))
+    records = [_record(table.first + index, step, some) for index, (step, some) in steps]
     for begin in range(0, len(records), 64):
         some = records[begin : begin + 64]
-        chunks += _chunk(2, number, b"".join(some), first=table.first + begin, count=len(some))
+        fields = {"first": table.first + begin, "count": len(some), "kept": len(parts[begin])}
+        chunks += _chunk(2, number, b"".join(some), **fields)
     return chunks
 
 
-def write(directory: Path, tables: Sequence[Table], process: str = "0", incarnation: int = 0, version: int = 4) -> Path:
+def write(
+    directory: Path,
+    tables: Sequence[Table],
+    process: str = "0",
+    incarnation: int = 0,
+    version: int = 5,
+    stepped: int = 0,
+) -> Path:
     """A trail file of a process in the directory of a run's trails."""
-    directory.mkdir(exist_ok=True, mode=0o700)
+    directory.mkdir(exist_ok=True, mode=0o700, parents=True)
     body = b"".join(_chunks(number, table) for number, table in enumerate(tables))
     head = struct.pack("<8sIIII256s", b"RKTRAIL", version, incarnation, 4711, 0, process.encode())
-    head += struct.pack("<QQIIQ", check_in_python(head), 512 + len(body), 0, 0, 0)
+    head += struct.pack("<QQIIQQ", check_in_python(head), 512 + len(body), 0, 0, 0, stepped)
     path = directory / f"{check_in_python(process.encode()):016x}-{incarnation}.trail"
     path.write_bytes(head.ljust(512, b"\0") + body)
     return path

@@ -125,7 +125,7 @@ int rkt_make_file(struct rkt_trail *trail, const char *run, const char *identity
 void rkt_trim(struct rkt_trail *trail, struct rkt_series *last) {
     struct rkt_chunk *chunk = last ? last->recent[0] : NULL;
     if (!chunk || last->end != trail->head->used) return;
-    uint64_t spare = (chunk->count - (last->next - chunk->first)) * sizeof(struct rkt_record);
+    uint64_t spare = (chunk->count - (last->next - chunk->first)) * rkt_record_size(chunk->kept);
     int fd = rk_open(trail->path, O_RDWR | O_NOFOLLOW, 0);
     if (fd < 0) return;
     chunk->count = (uint32_t)(last->next - chunk->first);

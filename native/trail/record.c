@@ -2,7 +2,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 
+#include "recorder/calls.h"
 #include "recorder/check.h"
 #include "recorder/compiler.h"
 #include "recorder/system.h"
@@ -46,39 +48,45 @@ static bool add_text_chunk(struct rkt_trail *trail, struct rkt_series *series, c
     return true;
 }
 
-static struct rkt_series *new_series(struct rkt_trail *trail, uint32_t count, uint64_t first) {
-    struct rkt_series *series = map_memory(sizeof(*series) + 48 * (uint64_t)count);
+static struct rkt_series *new_series(struct rkt_trail *trail, uint32_t count, uint32_t parts, uint64_t first) {
+    struct rkt_series *series = map_memory(sizeof(*series) + (parts ? 56 : 48) * (uint64_t)count);
     if (!series) return NULL;
     series->trail = trail;
     series->number = (uint16_t)trail->series;
     series->count = count;
+    series->parts = parts;
     series->first = series->next = first;
     series->sizes = (uint64_t *)(series + 1);
     series->salts = series->sizes + 2 * (uint64_t)count;
     series->digests = series->salts + 2 * (uint64_t)count;
+    series->placements = series->digests + 2 * (uint64_t)count;
     return series;
 }
 
 static struct rkt_series *add_series(struct rkt_trail *trail, const char *text, uint64_t length, uint32_t count,
-                                     const uint64_t *sizes, const uint64_t *salts, uint64_t first) {
+                                     const uint64_t *sizes, const uint64_t *salts, const uint64_t *placements,
+                                     uint32_t parts, uint64_t first) {
     if (trail->series >= RKT_SERIES) return NULL;
-    struct rkt_series *series = new_series(trail, count, first);
+    struct rkt_series *series = new_series(trail, count, parts, first);
     if (!series || !add_text_chunk(trail, series, text, length)) return NULL;
     trail->series++;
     memcpy(series->sizes, sizes, 16 * (uint64_t)count);
     memcpy(series->salts, salts, 16 * (uint64_t)count);
+    if (parts) memcpy(series->placements, placements, 8 * (uint64_t)count);
     for (uint32_t i = 0; i < 2 * count; i++) series->bytes += sizes[i];
     series->tensors = add_tensor_chunk(trail, series->number, count);
     return series;
 }
 
-/* Starts a series of steps that update these tensors. sizes and salts: of the gradients, then of the parameters. */
+/* Starts a series of steps that update these tensors. sizes and salts: of the gradients, then of the parameters;
+ * placements: which of so many parts each tensor belongs to, 0 if they have no digests of their own. */
 RK_EXPORT struct rkt_series *reprokit_trail_series(struct rkt_trail *trail, const char *text, uint64_t length,
                                                    uint32_t count, const uint64_t *sizes, const uint64_t *salts,
-                                                   uint64_t first) {
+                                                   const uint64_t *placements, uint32_t parts, uint64_t first) {
+    if (parts > RKT_PARTS) parts = 0;
     rk_signals before = rk_block_signals();
     rk_lock(&trail->lock);
-    struct rkt_series *series = add_series(trail, text, length, count, sizes, salts, first);
+    struct rkt_series *series = add_series(trail, text, length, count, sizes, salts, placements, parts, first);
     rk_unlock(&trail->lock);
     rk_restore_signals(before);
     return series;
@@ -99,8 +107,9 @@ static bool is_past(const struct rkt_chunk *chunk, uint64_t step) {
 static bool add_step_chunk(struct rkt_series *series) {
     uint32_t count = next_count(series);
     struct rkt_chunk head = {RKT_CHUNK_MAGIC,       RKT_KIND_STEPS,
-                             series->number,        sizeof(head) + count * sizeof(struct rkt_record),
-                             .first = series->next, .count = count};
+                             series->number,        sizeof(head) + count * rkt_record_size(series->parts),
+                             .first = series->next, .count = count,
+                             .kept = series->parts};
     struct rkt_chunk *chunk = rkt_take(series->trail, &head);
     if (!chunk) return false;
     for (int i = RKT_RECENT - 1; i >= 0; i--)
@@ -116,7 +125,7 @@ static bool add_step_chunk(struct rkt_series *series) {
 
 static struct rkt_record *record_in(struct rkt_chunk *chunk, uint64_t step) {
     if (!chunk || step < chunk->first || step - chunk->first >= chunk->count) return NULL;
-    return (struct rkt_record *)(chunk + 1) + (step - chunk->first);
+    return (struct rkt_record *)((uint8_t *)(chunk + 1) + (step - chunk->first) * rkt_record_size(chunk->kept));
 }
 
 static struct rkt_record *next_record(struct rkt_series *series) {
@@ -129,8 +138,8 @@ static struct rkt_record *next_record(struct rkt_series *series) {
     return record;
 }
 
-static void commit(struct rkt_record *record, uint64_t step) {
-    uint32_t check = (uint32_t)rk_check((const uint8_t *)record + 4, sizeof(*record) - 4, step);
+static void commit(const struct rkt_series *series, struct rkt_record *record, uint64_t step) {
+    uint32_t check = (uint32_t)rk_check((const uint8_t *)record + 4, rkt_record_size(series->parts) - 4, step);
     __atomic_store_n(&record->check, check ? check : 1, __ATOMIC_RELEASE);
 }
 
@@ -158,6 +167,20 @@ static bool any_digest(const uint64_t *digests, uint32_t count) {
     return false;
 }
 
+/* Digests the parameters of each placement, which other ranks may have as well. */
+static void digest_parts(const struct rkt_series *series, struct rkt_record *record, const uint64_t *digests) {
+    for (uint32_t part = 0; part < series->parts; part++) {
+        uint64_t sum = 0, count = 0;
+        bool any = false;
+        for (uint32_t i = 0; i < series->count; i++)
+            if (series->placements[i] == part) {
+                sum += rkt_term(digests[i], count++);
+                any = any || digests[i];
+            }
+        record->parts[part] = any ? rkt_mix(sum + count) : 0;
+    }
+}
+
 static void store_digests(struct rkt_series *series, struct rkt_record *record, uint64_t step,
                           const uint64_t *digests) {
     bool gradients = any_digest(digests, series->count),
@@ -165,8 +188,9 @@ static void store_digests(struct rkt_series *series, struct rkt_record *record, 
     if (gradients || parameters) store_tensor_digests(series, step, digests);
     record->gradients = gradients ? reprokit_trail_list(digests, series->count) : 0;
     record->parameters = parameters ? reprokit_trail_list(digests + series->count, series->count) : 0;
+    digest_parts(series, record, digests + series->count);
     record->flags |= (gradients ? RKT_GRADIENTS : 0) | (parameters ? RKT_PARAMETERS : 0);
-    commit(record, step);
+    commit(series, record, step);
 }
 
 static uint64_t digest_at(const struct rkt_series *series, uint32_t i, uint64_t address) {
@@ -201,6 +225,14 @@ static void write_facts(struct rkt_record *record, const struct rkt_facts *facts
     record->numpy = digest_state(facts->numpy_state, RKT_WORDS, facts->words_salt);
 }
 
+/* Tells which rank stopped first where one keeps the others waiting. */
+static void note_time(struct rkt_head *head) {
+    struct timespec now;
+    if (memcmp(head->identity, "rank", 4) != 0) return;
+    rk_call(SYS_clock_gettime, CLOCK_REALTIME, (long)&now, 0, 0, 0, 0);
+    head->stepped = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
 /* Writes a step and returns the worker's ticket, or 0; *here: the caller must digest the tensors. */
 static uint64_t write_step(struct rkt_series *series, const struct rkt_facts *facts, const uint64_t *pointers,
                            bool *here) {
@@ -209,7 +241,8 @@ static uint64_t write_step(struct rkt_series *series, const struct rkt_facts *fa
     *here = record && !(facts->how & RKT_LATER);
     if (!record) return 0;
     write_facts(record, facts);
-    commit(record, series->step);
+    commit(series, record, series->step);
+    note_time(series->trail->head);
     series->pointers = pointers;
     uint64_t ticket = facts->how || series->bytes <= RKT_SMALL ? 0 : rkt_hand_over(&series->trail->worker, series);
     *here = *here && !ticket;
@@ -238,7 +271,7 @@ RK_EXPORT void reprokit_trail_pass(struct rkt_series *series, uint64_t count) {
         struct rkt_record *record = next_record(series);
         if (!record) continue;
         record->flags = RKT_PASSED;
-        commit(record, series->step);
+        commit(series, record, series->step);
     }
     rk_unlock(&series->trail->lock);
     rk_restore_signals(before);
@@ -262,7 +295,7 @@ RK_EXPORT void reprokit_trail_given(struct rkt_series *series, uint64_t step, ui
     if (digests)
         store_digests(series, record, step, digests);
     else
-        commit(record, step);
+        commit(series, record, step);
 }
 
 /* Folds numbers into a digest, which a framework's function reads one by one: counts[i] of the i-th tree. */
@@ -285,7 +318,7 @@ RK_EXPORT void reprokit_trail_model(const struct rkt_series *series, uint64_t st
     if (!record) return;
     record->buffers = digest;
     record->flags |= RKT_BUFFERS;
-    commit(record, step);
+    commit(series, record, step);
 }
 
 /* Returns which tensors of the last step have changed since: 1 gradients, 2 parameters. */
@@ -310,5 +343,5 @@ RK_EXPORT uint64_t reprokit_trail_parameters(const struct rkt_series *series, co
 RK_EXPORT void reprokit_trail_unsteady(struct rkt_series *series, uint32_t flags) {
     if (!series->record) return;
     series->record->flags |= flags;
-    commit(series->record, series->step);
+    commit(series, series->record, series->step);
 }

@@ -11,8 +11,8 @@
 
 #include "urandom_hook.h"
 
-#define RKT_ABI         10
-#define RKT_FORMAT      4
+#define RKT_ABI         11
+#define RKT_FORMAT      5
 #define RKT_CHUNK_MAGIC 0x4B435254u
 #define RKT_SMALL       (1u << 20)  /* bytes that are digested faster here than another processor could load them */
 #define RKT_KEPT        16          /* first and last steps whose digests of single tensors are kept */
@@ -21,6 +21,7 @@
 #define RKT_ROOM        (32u << 20) /* maximum bytes for these digests */
 #define RKT_LARGEST     (UINT64_C(4) << 30)
 #define RKT_SERIES      4096
+#define RKT_PARTS       64   /* placements of a series' tensors at most */
 #define RKT_WORDS       2500 /* bytes of the state of a Mersenne Twister: 624 words and a position */
 
 enum rkt_kind { RKT_KIND_SERIES = 1, RKT_KIND_STEPS = 2, RKT_KIND_TENSORS = 3 };
@@ -59,15 +60,16 @@ struct rkt_head {
     uint64_t check;
     uint64_t used;
     uint32_t gave_up, gave_up_errno;
-    uint64_t lost; /* steps that could not be written */
-    uint8_t zeros[200];
+    uint64_t lost;    /* steps that could not be written */
+    uint64_t stepped; /* of a rank: when its last step was written, nanoseconds since 1970 */
+    uint8_t zeros[192];
 };
 
 struct rkt_chunk {
     uint32_t magic;
     uint16_t kind, series;
     uint64_t size, first;
-    uint32_t count, kept;
+    uint32_t count, kept; /* kept: of steps the parts of a record */
     uint64_t length, text_check;
     uint64_t check;
     uint64_t zero;
@@ -79,7 +81,10 @@ struct rkt_record {
     uint64_t batch, loss, gradients, parameters, torch, python, numpy;
     uint64_t before, buffers; /* parameters before the step; buffers after it */
     uint64_t inputs;          /* arguments of model calls */
+    uint64_t parts[];         /* of each placement, its parameters; 0: not known */
 };
+
+static inline uint64_t rkt_record_size(uint32_t parts) { return sizeof(struct rkt_record) + 8 * (uint64_t)parts; }
 
 /* The digests of single tensors of a step: gradients, then parameters. */
 struct rkt_kept {
@@ -131,9 +136,11 @@ struct rkt_series {
     struct rkt_trail *trail;
     uint16_t number;
     uint32_t count;                       /* of tensors */
+    uint32_t parts;                       /* placements that differ; 0 where there are not several */
     uint64_t bytes;                       /* of all of them, gradients and parameters */
     uint64_t first, next;                 /* steps */
     uint64_t *sizes, *salts, *digests;    /* 2 * count each */
+    uint64_t *placements;                 /* of each tensor, from 0, where there are several */
     struct rkt_chunk *recent[RKT_RECENT]; /* chunks of steps, the one being filled first */
     struct rkt_chunk *tensors;            /* or NULL */
     const uint64_t *pointers;             /* tensors' addresses in the current step */

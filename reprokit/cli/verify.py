@@ -222,6 +222,7 @@ def _dead_ranks(run: Path) -> list[DeadRank]:
 
 def _show_ranks(run: Path, agreements: list[RankAgreement], reason: str, *, as_json: bool) -> None:
     """Print which ranks died and how the others agree; reason: why they were asked."""
+    from reprokit.verify import hosts
     from reprokit.verify.categories.ranks import NO_RANKS
 
     dead = _dead_ranks(run)
@@ -240,3 +241,6 @@ def _show_ranks(run: Path, agreements: list[RankAgreement], reason: str, *, as_j
             click.echo(printable(f"dead: {rank.words}"))
         for agreement in () if as_json else agreements:
             click.echo(printable(f"{agreement.state.value}: {agreement.words}"))
+        steps = next((agreement.steps_to_ask for agreement in agreements if agreement.steps_to_ask), "")
+        if steps and not hosts.parts(run):
+            say_next("reprokit", "rules", shown(run), "--rule", "RankWeightsDiverge", "--steps", steps)

@@ -113,49 +113,59 @@ class RankWeightsDiverge:
     """Ranks that began with the same parameters have others: their gradients are not reduced, or one went wrong.
 
     Parameters that were never seen equal count if they are as near to each other as some steps of training make them.
-    Those of shards and of separate trainings are far apart.
+    Those of separate trainings are far apart. Of DTensors, ranks with the same part are compared.
     """
 
     _trial: TensorTrial
     threshold: float = 0.1  # mean distance, as a part of the mean size
-    _were_equal: set[str] = field(default_factory=set)
+    _were_equal: set[tuple[str, ...]] = field(default_factory=set)
     _has_parted: bool = False
 
     def invoke_at_step(self, step: int) -> Iterator[Alarm]:
         """Compare the parameters of all ranks, until they have parted once."""
         for collection in () if self._has_parted else ("weights", "biases"):
             for tensor in tensors(self._trial, step, collection):
-                if alarm := self._judged(tensor, step):
-                    self._has_parted = True
-                    yield alarm
+                for ranks in _copies(tensor, step):
+                    if alarm := self._judged(tensor, step, ranks):
+                        self._has_parted = True
+                        yield alarm
 
-    def _judged(self, tensor: TrialTensor, step: int) -> Alarm | None:
-        ranks = [worker for worker in tensor.workers(step, TRAIN) if _RANK.fullmatch(worker)]
-        if len(ranks) < 2 or len({tensor.shape(step, TRAIN, rank) for rank in ranks}) > 1:
+    def _judged(self, tensor: TrialTensor, step: int, ranks: Sequence[str]) -> Alarm | None:
+        if len({tensor.shape(step, TRAIN, rank) for rank in ranks}) > 1:
             return None
-        names = listed([rank.replace("rank", "") for rank in ranks], NAMED)
+        names, known = listed([rank.replace("rank", "") for rank in ranks], NAMED), (tensor.name, *ranks)
         try:
             values = [tensor.value(step, TRAIN, rank) for rank in ranks]
         except TensorUnavailable:  # only reductions, or digests, are there
-            return self._judged_by_digests(tensor, step, names)
+            return self._judged_by_digests(tensor, step, ranks, names)
         if len({value.tobytes() for value in values}) == 1:
-            self._were_equal.add(tensor.name)
+            self._were_equal.add(known)
             return None
         distance = _relative_distance(values)
-        if tensor.name not in self._were_equal and not distance < self.threshold:
+        if known not in self._were_equal and not distance < self.threshold:
             return None
-        before = "it was equal before" if tensor.name in self._were_equal else "so near that it began equal"
+        before = "it was equal before" if known in self._were_equal else "so near that it began equal"
         return Alarm(tensor.name, f"ranks {names} have other values, apart by {distance:.2g} of their size; {before}")
 
-    def _judged_by_digests(self, tensor: TrialTensor, step: int, names: str) -> Alarm | None:
-        digests = set(tensor.digests(step, TRAIN).values())
+    def _judged_by_digests(self, tensor: TrialTensor, step: int, ranks: Sequence[str], names: str) -> Alarm | None:
+        of_ranks, known = tensor.digests(step, TRAIN), (tensor.name, *ranks)
+        digests = {of_ranks[rank] for rank in ranks}
         if "" in digests:
             return None
         if len(digests) == 1:
-            self._were_equal.add(tensor.name)
-        elif tensor.name in self._were_equal:
+            self._were_equal.add(known)
+        elif known in self._were_equal:
             return Alarm(tensor.name, f"ranks {names} have other values; it was equal before")
         return None
+
+
+def _copies(tensor: TrialTensor, step: int) -> Iterator[list[str]]:
+    """Yield the ranks that have the same part of a tensor."""
+    ranks: dict[str, list[str]] = {}
+    for worker in tensor.workers(step, TRAIN):
+        if _RANK.fullmatch(worker):
+            ranks.setdefault(tensor.placements.get(worker, ""), []).append(worker)
+    yield from (some for some in ranks.values() if len(some) > 1)
 
 
 def _relative_distance(values: Sequence[Array]) -> float:

@@ -375,7 +375,7 @@ def _fill_in_steps(run: RunDirectory, process: str, segments: list[SkippedSegmen
                 continue
             if min(series.count, own[name].count) < stop:
                 raise RunDamaged(f"{segment.run.path}: its trail ends before its keyframe")
-            _write(own[name], start, stop, series.records(start, stop))
+            _write(own[name], start, stop, series)
             _write_kept(own[name], {step: series.kept_bytes(step) for step in series.kept() if start <= step < stop})
         done = segment.series
 
@@ -385,13 +385,12 @@ def _series_of(run: RunDirectory, process: str) -> dict[str, trails.Series]:
     return {series.name: series for trail in own for series in trail.series}
 
 
-def _write(series: trails.Series, start: int, stop: int, records: bytes) -> None:
+def _write(series: trails.Series, start: int, stop: int, recorded: trails.Series) -> None:
     """Write steps over those that have no digests."""
-    size = len(records) // (stop - start)
     with refused_as(CannotWriteRun, series.path), open(series.path, "r+b", opener=rundir.open_regular) as file:
-        for first, offset, count in series.places(start, stop):
+        for first, offset, count, size in series.places(start, stop):
             file.seek(offset)
-            file.write(records[(first - start) * size : (first - start + count) * size])
+            file.write(recorded.records(first, first + count, size))
 
 
 def _write_kept(series: trails.Series, digests: Mapping[int, bytes]) -> None:

@@ -22,16 +22,18 @@ from reprokit.model.run import MAX_STRIDE, SealedFile
 from reprokit.run_files import rundir
 from reprokit.run_files.rundir import TRAIL, RunDirectory
 
-FORMAT = 4  # RKT_FORMAT of native/trail/trail.h
+FORMAT = 5  # RKT_FORMAT of native/trail/trail.h
+OLDEST = 4  # without digests by placement
 ENDING = ".trail"
 MAX_FILE = 4 << 30
 MAX_SERIES = 4096  # of a file
 MAX_TEXT = 64 << 20  # bytes of the names of a series' tensors
 MAX_TENSORS = 1_000_000
 MAX_KEPT = 16
+MAX_PARTS = 64  # placements that have digests
 LATE = 64  # steps at the end of a series that a killed process may have left unfinished
 
-_HEAD = struct.Struct("<8sIIII256sQ QIIQ")
+_HEAD = struct.Struct("<8sIIII256sQ QIIQQ")
 _CHUNK = struct.Struct("<IHHQQIIQQQQ")
 _RECORD = struct.Struct("<II10Q")
 _HEAD_SIZE, _CHUNK_SIZE, _CHUNK_MAGIC = 512, 64, 0x4B435254
@@ -71,6 +73,7 @@ class TrailStep(msgspec.Struct, frozen=True):
     inputs_several: bool = False  # one of which counts came after another call
     unsteady: tuple[str, ...] = ()  # what is not known because it changed while it was read
     passed: bool = False  # the trail passed over it, as it has one of so many steps: what is None was not looked at
+    parts: tuple[int, ...] = ()  # the parameters of each placement, where there are several; 0: not known
 
 
 class TrailTensor(msgspec.Struct, frozen=True, array_like=True):
@@ -111,6 +114,7 @@ class _Table(msgspec.Struct, frozen=True):
     tensors: list[TrailTensor]
     chunks: tuple[tuple[int, int, int], ...]  # first step, offset of the records, count
     kept: tuple[int, int] | None  # offset of the digests of single tensors, steps at each end
+    size: int  # of a record
 
 
 class _File:
@@ -172,7 +176,7 @@ class Series:
         for table in reversed(self._tables):
             for first, offset, count in reversed(table.chunks):
                 for position in range(count - 1, -1, -1):
-                    if any(self._file.read(offset + position * _RECORD.size, 4)):
+                    if any(self._file.read(offset + position * table.size, 4)):
                         return first + position + 1
         return 0
 
@@ -188,26 +192,41 @@ class Series:
 
     def steps(self, start: int = 0, stop: int | None = None) -> Iterator[TrailStep]:
         """Yield the steps with these numbers."""
-        for low, offset, count in self.places(start, self.count if stop is None else min(stop, self.count)):
-            yield from self._read(low, offset, count)
+        for place in self.places(start, self.count if stop is None else min(stop, self.count)):
+            yield from self._read(*place)
 
-    def records(self, start: int, stop: int) -> bytes:
-        """Return the steps as they stand in the file: what is equal here is equal."""
-        places, size = self.places(start, min(stop, self.count)), _RECORD.size
-        return b"".join(self._file.read(offset, count * size) for _, offset, count in places)
+    def records(self, start: int, stop: int, width: int = 0) -> bytes:
+        """Return the steps as they stand in the file: what is equal here is equal.
 
-    def places(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield first step, offset in the file and count of contiguous records; a table ends where the next begins."""
+        With a width in bytes, as another trail of them has them: a record without digests of placements knows none.
+        """
+        blocks = []
+        for first, offset, count, size in self.places(start, min(stop, self.count)):
+            data = self._file.read(offset, count * size)
+            is_other = width not in (0, size)
+            places = range(0, len(data), size) if is_other else ()
+            blocks += [self._widened(data[at : at + size], first + at // size, width) for at in places] or [data]
+        return b"".join(blocks)
+
+    def _widened(self, record: bytes, number: int, width: int) -> bytes:
+        body = record[4 : _RECORD.size].ljust(width - 4, b"\0")
+        is_whole = record[:4] == self._check_of(record[4:], number)
+        return (self._check_of(body, number) if is_whole else record[:4]) + body
+
+    def places(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yield first step, offset in the file, count and size of contiguous records.
+
+        A table ends where the next begins.
+        """
         start, stop = start + self.skipped, stop + self.skipped
         ends = [*(table.first for table in self._tables[1:]), stop]
         for table, end in zip(self._tables, ends, strict=True):
             for first, offset, count in table.chunks:
                 low, high = max(start, first), min(stop, end, first + count)
                 if low < high:
-                    yield low, offset + (low - first) * _RECORD.size, high - low
+                    yield low, offset + (low - first) * table.size, high - low, table.size
 
-    def _read(self, number: int, offset: int, count: int) -> Iterator[TrailStep]:
-        size = _RECORD.size
+    def _read(self, number: int, offset: int, count: int, size: int) -> Iterator[TrailStep]:
         for position in range(0, count, 4096):
             some = min(4096, count - position)
             data = self._file.read(offset + position * size, some * size)
@@ -217,18 +236,16 @@ class Series:
 
     def check(self) -> None:
         """Raise RunDamaged where reading the steps would."""
-        for number, offset, count in self.places(0, self.count):
+        for number, offset, count, size in self.places(0, self.count):
             for position in range(0, count, 4096):
-                at, some = offset + position * _RECORD.size, min(4096, count - position)
-                data = self._file.read(at, some * _RECORD.size)
-                wrong = native.first_wrong(data, _RECORD.size, number + position)
-                for _ in self._read(number + position + wrong, at + wrong * _RECORD.size, some - wrong):
+                at, some = offset + position * size, min(4096, count - position)
+                wrong = native.first_wrong(self._file.read(at, some * size), size, number + position)
+                for _ in self._read(number + position + wrong, at + wrong * size, some - wrong, size):
                     pass  # raises if it is not among the last ones of a killed process
 
     def _step(self, number: int, offset: int, record: bytes) -> TrailStep:
-        check, flags, *values = _RECORD.unpack(record)
-        expected = self._file.check(record[4:], number) & 0xFFFFFFFF or 1
-        if check != expected:
+        _, flags, *values = _RECORD.unpack_from(record)
+        if record[:4] != self._check_of(record[4:], number):
             if number + LATE < self.count + self.skipped:
                 raise self._file.damaged(offset, f"step {number} does not match its check")
             flags = 0
@@ -237,6 +254,7 @@ class Series:
             for (name, flag), value in zip(_FLAGS.items(), values, strict=True)
         }
         unsteady = tuple(name for name, flag in _UNSTEADY.items() if flags & flag)
+        more = (len(record) - _RECORD.size) // 8 if known["parameters"] is not None else 0
         facts = {
             "partial": bool(flags & _PARTIAL),
             "unchanged": bool(flags & _UNCHANGED),
@@ -244,8 +262,13 @@ class Series:
             "inputs_several": bool(flags & _INPUTS_SEVERAL),
             "unsteady": unsteady,
             "passed": bool(flags & _PASSED),
+            "parts": struct.unpack_from(f"<{more}Q", record, _RECORD.size) if more else (),
         }
         return TrailStep(number=number - self.skipped, **facts, **known)  # type: ignore[arg-type]
+
+    def _check_of(self, body: bytes, number: int) -> bytes:
+        """Return what a record of this step begins with before this body."""
+        return struct.pack("<I", self._file.check(body, number) & 0xFFFFFFFF or 1)
 
     @property
     def tables(self) -> list[tuple[int, list[TrailTensor]]]:
@@ -311,17 +334,18 @@ class Trail:
     def __init__(self, path: Path, fd: int):
         self._file = file = _File(path, fd)
         fields = _HEAD.unpack(file.read(0, _HEAD.size))
-        magic, version, self.incarnation, _, _, identity, check, self._used, self._gave_up, _, self.lost = fields
+        magic, version, self.incarnation, _, _, identity, check, self._used, self._gave_up, _, self.lost, time = fields
         if magic != b"RKTRAIL\0":
             raise file.damaged(0, "it is no trail")
         if version > FORMAT:
             raise RunTooNew(f"{path} has format {version}, this reprokit reads up to {FORMAT}; upgrade reprokit")
-        if version < FORMAT:
+        if version < OLDEST:
             raise RunNotReadable(f"{path} has format {version} of an earlier reprokit; record the run again")
         if check != file.check(file.read(0, 280), 0):
             raise file.damaged(0, "its head does not match its check")
         if not _HEAD_SIZE <= self._used <= file.size:
             raise file.damaged(288, "it is cut short")
+        self.stepped = time / 1e9  # seconds since 1970, when a rank's last step was written; 0: not known
         self.process = identity.partition(b"\0")[0].decode("utf-8", "replace")
         self.series = self._series(list(self._chunks()))
 
@@ -381,20 +405,24 @@ class Trail:
         return text
 
     def _table(self, chunks: Sequence[tuple[int, ...]], number: int, first: int, tensors: list[TrailTensor]) -> _Table:
-        steps, kept, expected = [], None, first
+        steps: list[tuple[int, int, int]] = []
+        kept, expected, parts = None, first, 0
+        placements = len({tensor.placement for tensor in tensors})
         for offset, kind, series, begins, count, keeps, _, _ in chunks:
             if series != number:
                 continue
             if kind == _STEPS:
                 if begins != expected:
                     raise self._file.damaged(offset, "steps are missing")
+                if keeps not in ((parts,) if steps else (0, placements)):
+                    raise self._file.damaged(offset, f"digests of {keeps} of {placements} placements")
                 steps.append((begins, offset, count))
-                expected = begins + count
+                expected, parts = begins + count, keeps
             elif kind == _TENSORS:
                 if count != len(tensors):
                     raise self._file.damaged(offset, f"digests of {count} tensors, not {len(tensors)}")
                 kept = (offset, keeps)
-        return _Table(number, first, tensors, tuple(steps), kept)
+        return _Table(number, first, tensors, tuple(steps), kept, _record_size(parts))
 
 
 def longest_stride(trails: Iterable[Trail]) -> int:
@@ -402,10 +430,15 @@ def longest_stride(trails: Iterable[Trail]) -> int:
     return max((series.every for trail in trails for series in trail.series if series.count > series.always), default=1)
 
 
+def _record_size(parts: int) -> int:
+    """Return the bytes of a step with digests of so many placements."""
+    return _RECORD.size + 8 * parts
+
+
 def _body(kind: int, count: int, kept: int, length: int) -> int:
     """Return the bytes that a chunk with this head must hold; an impossible number for an absurd head."""
     if kind == _STEPS:
-        return count * _RECORD.size
+        return count * _record_size(kept) if kept <= MAX_PARTS else MAX_FILE
     if count > MAX_TENSORS or length > MAX_TEXT or kept > MAX_KEPT or (kind == _TENSORS and not kept):
         return MAX_FILE
     return length if kind == _SERIES else 2 * kept * (16 + 16 * count)

@@ -42,6 +42,7 @@ class IndexLine(msgspec.Struct, frozen=True):
     module: Text = ""
     layer: Text = msgspec.field(default="", name="class")
     place: tuple[Text, Count] | None = None
+    placement: Text = ""  # which part of a DTensor the process has
     step: Count | None = None
     mode: Mode = "global"
     name: Text = ""

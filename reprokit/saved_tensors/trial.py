@@ -126,7 +126,7 @@ class TensorTrial:
 
     def _add(self, index: ProcessIndex, line: IndexLine) -> None:
         if line.tensor is not None:
-            self._tensor_named(line.tensor).describe(line)
+            self._tensor_named(line.tensor).describe(index, line)
         elif line.step is not None and line.name:
             if not self._has_step(line.step):
                 return
@@ -356,13 +356,16 @@ class TrialTensor:
         self.aliases: tuple[str, ...] = ()
         self.module = self.layer = ""  # its module, and the class of the module
         self.place: tuple[str, int] | None = None  # file and line of the code that made it
+        self.placements: dict[str, str] = {}  # which part of a DTensor each process has
         self.steps_of_modes: dict[str, dict[int, dict[str, list[tuple[str, IndexLine]]]]] = {}
 
     def __repr__(self) -> str:
         return f"<TrialTensor {self.name!r}: {len(self.all_steps(None))} steps>"
 
-    def describe(self, line: IndexLine) -> None:
+    def describe(self, index: ProcessIndex, line: IndexLine) -> None:
         """Add the description of the tensor in an index."""
+        if line.placement:
+            self.placements[index.name] = line.placement
         self.collections = tuple(dict.fromkeys((*self.collections, *line.collections)))
         self.aliases = tuple(dict.fromkeys((*self.aliases, *line.aliases)))
         self.module, self.layer = line.module or self.module, line.layer or self.layer

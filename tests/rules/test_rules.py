@@ -107,6 +107,26 @@ def test_weights_of_ranks_that_were_equal_or_near_must_stay_so(
     assert (f"RankWeightsDiverge {words}" in done.stdout) == bool(words)
 
 
+@pytest.mark.parametrize(("changed", "status"), [(None, 0), ("rank2", 1)])
+def test_ranks_with_other_parts_of_a_weight_are_no_copies(
+    reprokit: Reprokit, tmp_path: Path, changed: str | None, status: int
+) -> None:
+    """All begin with ones, of which ranks 0 and 2 have one half, and 1 and 3 the other."""
+    run = run_directory(tmp_path / "ranks")
+    for rank in range(4):
+        writer = TensorWriter(run, f"{rank:016x}-1", process=f"rank{rank}", rank=str(rank))
+        writer.name("fc.weight", "weights", placement=f"Replicate(), Shard(dim=0) {rank % 2 + 1} of 2")
+        for step in range(3):
+            value = 1 + step * (rank % 2) + (0.5 if (changed, step) == (f"rank{rank}", 2) else 0)
+            writer.save(step, {"fc.weight": numpy.full((4, 4), value, "float64")})
+            writer.pass_step(step)
+        writer.end()
+    done = reprokit.run("rules", "ranks", "--rule", "RankWeightsDiverge")
+    assert done.returncode == status, done.stdout + done.stderr
+    words = "RankWeightsDiverge at step 2: fc.weight: ranks 0, 2 have other values, apart by 0.5 of their size"
+    assert (words in done.stdout) == bool(status)
+
+
 def test_the_bias_of_keys_in_an_attention_of_keras_needs_no_gradient(reprokit: Reprokit, tmp_path: Path) -> None:
     writer = TensorWriter(run_directory(tmp_path / "attention"))
     small, large = numpy.full((2, 8), 1e-11, "float32"), numpy.ones((2, 8), "float32")

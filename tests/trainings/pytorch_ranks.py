@@ -18,7 +18,11 @@ def main():
     batches = torch.randn(10, 32, 8)
     corrupted = int(os.environ.get("CORRUPTED", "-1"))  # before this step a bit of rank 1's weights flips
     races = int(os.environ.get("RACES", "-1"))  # before this step rank 1's weights take something from the clock
+    hangs = int(os.environ.get("HANGS", "-1"))  # before this step rank 1 stops until its launcher is gone
+    launcher = os.getppid()
     for step, batch in enumerate(batches):
+        while step == hangs and rank == 1 and os.getppid() == launcher:
+            time.sleep(0.1)
         if step == races and rank == 1:
             with torch.no_grad():
                 model.module[2].bias += time.time_ns() % 1000 * 1e-4

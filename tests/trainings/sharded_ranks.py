@@ -1,6 +1,9 @@
-"""Ranks that share out a model's parameters as DTensors: sharded_ranks.py fsdp|hsdp|tensor|both [STEP RANK NAME].
+"""Ranks that share out a model's parameters as DTensors.
+
+    sharded_ranks.py fsdp|hsdp|norm|tensor|both STEPS [STEP RANK NAME]
 
 Before that step one element of the tensor's local part changes on that rank. Each rank's parts are in rankN.npz.
+Of "norm", each rank of HSDP has the norm whole, and reduces its gradients by itself.
 """
 
 import atexit
@@ -8,7 +11,7 @@ import os
 import subprocess
 import sys
 
-RANKS = {"fsdp": 2, "hsdp": 4, "tensor": 2, "both": 4}[sys.argv[1]]
+RANKS = {"fsdp": 2, "hsdp": 4, "norm": 4, "tensor": 2, "both": 4}[sys.argv[1]]
 if "RANK" not in os.environ:
     command, size = [sys.executable, __file__, *sys.argv[1:]], str(RANKS)
     environments = [{**os.environ, "RANK": str(rank), "WORLD_SIZE": size} for rank in range(RANKS)]
@@ -20,7 +23,7 @@ if "RANK" not in os.environ:
 import numpy  # noqa: E402
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.distributed import destroy_process_group, fsdp, init_process_group  # noqa: E402
+from torch.distributed import all_reduce, destroy_process_group, fsdp, init_process_group  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module  # noqa: E402
 
@@ -28,9 +31,11 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 def sharded(kind):
     """Return a model whose layers are shared out, and for which part of the data this rank is there."""
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 6), nn.LayerNorm(6))
-    if kind in ("fsdp", "hsdp"):
+    if kind in ("fsdp", "hsdp", "norm"):
         shape, names = ((2,), ("shard",)) if kind == "fsdp" else ((2, 2), ("copy", "shard"))
-        return fsdp.fully_shard(model, mesh=init_device_mesh("cpu", shape, mesh_dim_names=names)), RANK
+        ignored = set(model[3].parameters()) if kind == "norm" else set()
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+        return fsdp.fully_shard(model, mesh=mesh, ignored_params=ignored), RANK
     shape, names = ((2,), ("tensor",)) if kind == "tensor" else ((2, 2), ("shard", "tensor"))
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
     model = parallelize_module(model, mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
@@ -48,12 +53,15 @@ init_process_group("gloo", init_method=f"file://{os.getcwd()}/store", rank=RANK,
 torch.manual_seed(0)
 model, part = sharded(sys.argv[1])
 optimizer = torch.optim.AdamW(model.parameters(), 0.05)
-data = torch.arange(4 * 5 * 16 * 6.0).reshape(4, 5, 16, 6)[part].sin()
+STEPS = int(sys.argv[2])
+data = torch.arange(4 * STEPS * 16 * 6.0).reshape(4, STEPS, 16, 6)[part].sin()
 for step, batch in enumerate(data):
-    if sys.argv[2:4] == [str(step), str(RANK)]:
-        part_of(dict(model.named_parameters())[sys.argv[4]].detach()).view(-1)[0] += 1e-3
+    if sys.argv[3:5] == [str(step), str(RANK)]:
+        part_of(dict(model.named_parameters())[sys.argv[5]].detach()).view(-1)[0] += 1e-3
     optimizer.zero_grad()
     (model(batch) - batch).square().mean().backward()
+    for parameter in model[3].parameters() if sys.argv[1] == "norm" else ():
+        all_reduce(parameter.grad)
     optimizer.step()
 numpy.savez(f"rank{RANK}.npz", **{name: part_of(tensor.detach()) for name, tensor in model.named_parameters()})
 destroy_process_group()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-ABI = 10  # RKT_ABI of native/trail/trail.h
+ABI = 11  # RKT_ABI of native/trail/trail.h
 BATCH, LOSS, GRADIENTS, PARAMETERS, TORCH, PYTHON, NUMPY = (1 << bit for bit in range(7))
 BEFORE, PARTIAL, UNSTEADY_GRADIENTS, UNSTEADY_PARAMETERS, BUFFERS, UNCHANGED = 128, 256, 512, 1024, 2048, 4096
 INPUTS, INPUTS_PARTIAL, INPUTS_SEVERAL, PASSED = 8192, 16384, 32768, 65536
@@ -97,7 +97,7 @@ class Library:
         self._digest_bytes = function(with_gil, "digest", uint64, ctypes.c_char_p, uint64, uint64)
         self._list = function(with_gil, "list", uint64, ctypes.c_char_p, uint64)
         self._open = function(with_gil, "open", pointer, ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_int))
-        self._series = function(with_gil, "series", pointer, pointer, text, uint64, uint32, text, text, uint64)
+        self._series = function(with_gil, "series", pointer, pointer, text, uint64, uint32, *[text] * 3, uint32, uint64)
         self.step = function(with_gil, "step", uint64, pointer, uint64, uint64)
         self.long_step = function(without_gil, "step", uint64, pointer, text, uint64)
         self.pass_steps = function(with_gil, "pass", None, pointer, uint64)
@@ -150,7 +150,7 @@ class Library:
         sizes = [tensor[3] for tensor in tensors] * 2
         salts = [salt(tensor[1], tuple(tensor[2])) for tensor in tensors] * 2
         packing = "<%dQ" % len(sizes)
-        data = struct.pack(packing, *sizes), struct.pack(packing, *salts)
+        data = struct.pack(packing, *sizes), struct.pack(packing, *salts), *_placements(tensors)
         return self._series(trail, text, len(text), len(tensors), *data, first) or 0
 
     def not_finite(self, address: int, size: int, dtype: str) -> tuple[int, int]:
@@ -172,6 +172,13 @@ class Library:
 if TYPE_CHECKING:
     # Name, dtype, shape and bytes of a tensor, and which part of a DTensor this is.
     Named = tuple[Any, ...]
+
+
+def _placements(tensors: Sequence[Named]) -> tuple[bytes, int]:
+    """Return the number of each tensor's placement, in order of appearance, and how many there are; 0 for one."""
+    numbers: dict[str, int] = {}
+    parts = [numbers.setdefault("".join(part), len(numbers)) for _, _, _, _, *part in tensors]
+    return (struct.pack("<%dQ" % len(parts), *parts), len(numbers)) if len(numbers) > 1 else (b"", 0)
 
 
 class TrailFile:

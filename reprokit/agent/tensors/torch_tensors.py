@@ -339,8 +339,8 @@ class PytorchTensors:
         self, choice: Choice, name: str, collections: Sequence[str], tensor: Any, mode: str, module: Any,
         aliases: Sequence[str],
     ) -> None:  # fmt: skip
-        value_key = self._steps.value_key(name, mode)
-        if hasattr(tensor, "to_local"):
+        value_key, placement = self._steps.value_key(name, mode), tensors.placement(tensor)
+        if placement:
             tensor = tensor.to_local()
         tensor = private_api.awaited(tensor)
         is_captured = tensor.is_cuda and self._is_capturing()
@@ -349,10 +349,10 @@ class PytorchTensors:
             return
         parts = tensors.components_of(tensor) if tensor.layout is not self._torch.strided or tensor.is_quantized else {}
         for key, part in parts.items():
-            self._steps.writer.declare(f"{name}.{key}", collections, lambda: _facts(module, aliases))
+            self._steps.writer.declare(f"{name}.{key}", collections, lambda: _facts(module, aliases, placement))
             self._write((value_key[0], mode, f"{name}.{key}", value_key[3]), choice, part)
         if not parts:
-            self._steps.writer.declare(name, collections, lambda: _facts(module, aliases))
+            self._steps.writer.declare(name, collections, lambda: _facts(module, aliases, placement))
             self._write(value_key, choice, tensor)
 
     def _is_capturing(self) -> bool:
@@ -443,9 +443,11 @@ def _none(*_: object) -> None:
     """Describe no tensors."""
 
 
-def _facts(module: Any, aliases: Sequence[str]) -> Mapping[str, object]:
+def _facts(module: Any, aliases: Sequence[str], placement: Sequence[str]) -> Mapping[str, object]:
     """Return what the index says about a tensor beside its name."""
     facts: dict[str, object] = {"aliases": list(aliases)} if aliases else {}
+    if placement:
+        (facts["placement"],) = placement
     if module is not None:
         frame = next(users_frames(sys._getframe(2)), None)
         facts["class"] = type(module).__name__

@@ -9,7 +9,9 @@ import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from enum import Enum
+from itertools import pairwise
 
 import msgspec
 
@@ -27,6 +29,7 @@ _RANK = re.compile(
     r"(rank[0-9]+(?:\.rank[0-9]+)*)(.*)", re.DOTALL
 )  # identity of a rank's process, from native/shim/identity/identity.c
 LISTED = 8  # ranks listed in a sentence
+QUIET = 10.0  # seconds before the end; where ranks made updates later, one may only have come to its end first
 NO_RANKS = "no two ranks were seen to take steps of an optimizer"
 REDUCES_WITH, SENDS = "reduces_with", "sends"  # facts of a rank's collectives
 
@@ -55,6 +58,7 @@ class RankAgreement:
     equal_gradients: bool | None = None  # at that step; None: not known
     found_other: bool = False  # whether parameters changed between that step and the previous one
     tensors: tuple[str, ...] = ()  # that this is about, or, where they parted, that differ; none: all parameters
+    are_candidates: bool = False  # whether these are all that are shared, of which single ones have no digests
     of_some: bool = False  # whether there are other ranks, with other parts
     equal_until: int | None = None  # the last step before that was compared, if not each one was
     may_be_stages: bool = False  # whether they send each other tensors, and no DDP reduces their gradients
@@ -81,6 +85,14 @@ class RankAgreement:
         return f"{where}: of no step are the {what} of all known"
 
     @property
+    def steps_to_ask(self) -> str:
+        """The steps whose parameters tell which tensor differs first; empty if that is known, or nothing parted."""
+        if self.state is not RankState.PARTED or self.step is None or (self.tensors and not self.are_candidates):
+            return ""
+        first = self.step - 1 if self.equal_until is None else self.equal_until
+        return f"{max(0, first)}-{self.step + 1}"
+
+    @property
     def _where(self) -> str:
         return f"ranks {_numbers(self.ranks)}" if self.of_some else f"{len(self.ranks)} ranks"
 
@@ -99,10 +111,12 @@ class RankAgreement:
 
     @property
     def _quantity_words(self) -> str:
+        other = "parameters were changed since the step before" if self.found_other else ""
         if self.tensors:
-            return listed(self.tensors, NAMED)
-        if self.found_other:
-            return "parameters were changed since the step before"
+            names = listed(self.tensors, NAMED)
+            return "; ".join(filter(None, (f"one or more of {names}" if self.are_candidates else names, other)))
+        if other:
+            return other
         gradients = {None: "gradients are not known", True: "gradients were equal", False: "gradients differed too"}
         return f"parameters; {gradients[self.equal_gradients]}"
 
@@ -214,6 +228,38 @@ def deaths(run: RunDirectory, scan: MetricsScan, side: Side) -> Iterator[str]:
     yield from (f"of the {side} run, {rank.words}" for rank in dead_ranks(run, scan))
 
 
+@dataclass(frozen=True)
+class RankProgress:
+    """How far a rank came."""
+
+    rank: str
+    updates: int
+    losses: int
+    moment: float  # of the last update, seconds since 1970; 0: not known
+
+
+def behind(ranks: Sequence[RankProgress], end: float | None, *, is_over: bool) -> Iterator[str]:
+    """Yield each rank that is behind another one and made no update for a while before the end, where that is known.
+
+    Ranks that wait for each other have equal updates: those that wait have computed one more loss.
+    """
+    updates, losses = (max((getattr(rank, name) for rank in ranks), default=0) for name in ("updates", "losses"))
+    for rank in ranks:
+        quiet = end - rank.moment if end is not None and rank.moment else None
+        if (rank.updates, rank.losses) >= (updates, losses) or (quiet is not None and quiet < QUIET):
+            continue
+        lag = _lag(updates - rank.updates, "update", "updates") or _lag(losses - rank.losses, "loss", "losses")
+        at = datetime.fromtimestamp(rank.moment, timezone.utc) if rank.moment else None
+        since = f" since its update {rank.updates - 1:,}" if rank.updates else ""
+        since += f" at {at:%Y-%m-%dT%H:%M:%SZ}" if at else ""
+        since += f", {quiet:,.0f} s {'before the end' if is_over else 'ago'}" if quiet is not None else ""
+        yield f"rank {_numbers([rank.rank])} is {lag} behind{since}"
+
+
+def _lag(count: int, one: str, several: str) -> str:
+    return f"{count:,} {one if count == 1 else several}" if count > 0 else ""
+
+
 def failure(run: RunDirectory, scan: MetricsScan) -> str:
     """Return how a run failed: its status, or a rank that died although the status is 0; else empty."""
     return status.failure(run.run) or next((rank.words for rank in dead_ranks(run, scan)), "")
@@ -281,29 +327,104 @@ def _of_optimizer(optimizer: str, series: Mapping[str, Series]) -> Iterator[Rank
 def _agreement_on(
     optimizer: str, ranks: tuple[str, ...], tensors: Sequence[TrailTensor], series: Mapping[str, Series], steps: int
 ) -> RankAgreement:
-    """Compare some tensors of ranks in the first and last steps, of which each tensor has a digest."""
-    found = RankAgreement(optimizer, ranks, steps, 0, RankState.UNKNOWN, tensors=tuple(t.name for t in tensors))
-    for step in sorted(set.intersection(*(set(series[rank].kept()) for rank in ranks))):
-        values = [_parameters_of(series[rank], step, tensors) for rank in ranks] if step < steps else []
-        differing = [tensor for tensor, *digests in zip(tensors, *values, strict=True) if _all_equal(digests) is False]
-        if differing:
-            names = tuple(tensor.name for tensor in differing)
-            if found.state is not RankState.EQUAL:
-                return replace(found, state=RankState.APART, step=step, tensors=names)
-            left = _deviating(ranks, [tuple(digests) for digests in values])
-            return replace(found, state=RankState.PARTED, step=step, tensors=names, left=left)
-        if values and all(None not in digests for digests in values):
-            found = replace(found, state=RankState.EQUAL, compared=found.compared + 1, equal_until=step)
-    return found
+    """Compare tensors that several ranks have beside others."""
+    names = tuple(tensor.name for tensor in tensors)
+    compared, equal_until = 0, None
+    earlier: list[int | None] = [None] * len(ranks)
+    for shared in _shared_steps([series[rank] for rank in ranks], tensors, steps):
+        number, equal = shared.steps[0].number, shared.are_equal
+        if equal is False:
+            changed, differing = _changed_ranks(ranks, shared.steps, earlier), shared.differing(names)
+            left = _deviating(ranks, shared.values) or changed
+            return RankAgreement(
+                optimizer,
+                ranks,
+                steps,
+                compared,
+                RankState.PARTED if compared else RankState.APART,
+                step=number,
+                left=left,
+                found_other=bool(left) and set(left) <= set(changed),
+                tensors=differing or names,
+                are_candidates=not differing and len(names) > 1,
+                equal_until=equal_until,
+            )
+        if equal:
+            compared, equal_until = compared + 1, number
+        earlier = [step.parameters for step in shared.steps]
+    state = RankState.EQUAL if compared else RankState.UNKNOWN
+    return RankAgreement(optimizer, ranks, steps, compared, state, tensors=names, equal_until=equal_until)
 
 
-def _parameters_of(series: Series, step: int, tensors: Sequence[TrailTensor]) -> list[int | None]:
+@dataclass(frozen=True)
+class _SharedStep:
+    """A step of several ranks, and by rank the digests of what they share: by placement, and by tensor where kept."""
+
+    steps: tuple[TrailStep, ...]
+    by_placement: list[tuple[int, ...] | None]
+    by_tensor: list[tuple[int | None, ...]]
+
+    @property
+    def values(self) -> Sequence[tuple[int | None, ...] | None]:
+        """The digests to be compared."""
+        return self.by_tensor if self.by_tensor and None in self.by_placement else self.by_placement
+
+    @property
+    def are_equal(self) -> bool | None:
+        """Whether these tensors are equal in all ranks; None if that is not known of some, and the others are."""
+        if self.values is self.by_placement:
+            return _all_equal(self.by_placement)
+        known = {_all_equal(digests) for digests in zip(*self.by_tensor, strict=True)}
+        return next((equal for equal in (False, None) if equal in known), True)
+
+    def differing(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return the tensors that differ; nothing where single ones are not known."""
+        return tuple(
+            name for name, *digests in zip(names, *self.by_tensor, strict=False) if _all_equal(digests) is False
+        )
+
+
+def _shared_steps(series: Sequence[Series], tensors: Sequence[TrailTensor], steps: int) -> Iterator[_SharedStep]:
+    """Yield each step with the digests of tensors that all of these have."""
+    kept = set[int].intersection(*(set(each.kept()) for each in series))
+    firsts = {first for each in series for first, _ in each.tables if first < steps}
+    for start, stop in pairwise([*sorted(firsts), steps]):
+        places = [_places(each.tensors(start), tensors) for each in series]
+        for of_ranks in zip(*(each.steps(start, stop) for each in series), strict=True):
+            is_kept = of_ranks[0].number in kept
+            yield _SharedStep(
+                of_ranks,
+                [_of_placements(step, place) for step, place in zip(of_ranks, places, strict=True)],
+                [_of_tensors(each, step, tensors) for each, step in zip(series, of_ranks, strict=True) if is_kept],
+            )
+
+
+def _places(table: Sequence[TrailTensor], tensors: Sequence[TrailTensor]) -> list[int] | None:
+    """Return which of a table's placements hold just these tensors, nothing if it has no other; None if none do."""
+    wanted = {tensor.placement for tensor in tensors}
+    if [tensor for tensor in table if tensor.placement in wanted] != list(tensors):
+        return None
+    placements = list(dict.fromkeys(tensor.placement for tensor in table))
+    return [placements.index(placement) for placement in placements if placement in wanted and len(placements) > 1]
+
+
+def _of_placements(step: TrailStep, places: Sequence[int] | None) -> tuple[int, ...] | None:
+    """Return the digests of a step's parameters in these placements; None if not all are known."""
+    if places is None or step.partial or step.parameters is None:
+        return None
+    if not places:
+        return (step.parameters,)
+    digests = tuple(step.parts[place] for place in places) if step.parts else (0,)
+    return None if 0 in digests else digests
+
+
+def _of_tensors(series: Series, step: TrailStep, tensors: Sequence[TrailTensor]) -> tuple[int | None, ...]:
     """Return the digests of these parameters after a step; None of one that is not known."""
-    digests, trail_step = series.digests(step), next(series.steps(step, step + 1), None)
-    if digests is None or trail_step is None or trail_step.parameters is None:
-        return [None] * len(tensors)
+    digests = series.digests(step.number)
+    if digests is None or step.parameters is None:
+        return (None,) * len(tensors)
     by_name = {tensor.name: digest for tensor, digest in zip(digests.tensors, digests.parameters, strict=True)}
-    return [by_name.get(tensor.name) or None for tensor in tensors]
+    return tuple(by_name.get(tensor.name) or None for tensor in tensors)
 
 
 def _agreement(optimizer: str, ranks: tuple[str, ...], series: Mapping[str, Series], steps: int) -> RankAgreement:
@@ -334,7 +455,7 @@ def _agreement(optimizer: str, ranks: tuple[str, ...], series: Mapping[str, Seri
     return RankAgreement(optimizer, ranks, steps, compared, RankState.EQUAL if compared else RankState.UNKNOWN)
 
 
-def _all_equal(values: Iterable[int | None]) -> bool | None:
+def _all_equal(values: Iterable[Hashable]) -> bool | None:
     """Return whether all values are equal; None if some are unknown and the others equal."""
     distinct = set(values)
     known_values = distinct - {None}

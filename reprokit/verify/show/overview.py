@@ -66,6 +66,7 @@ def _command(summary: RunSummary) -> Iterator[tuple[str, str]]:
     lasted = f", {seconds(run.duration)}" if run.duration is not None else ""
     yield "started", f"{run.started}{lasted}, on {run.host}, by reprokit {run.reprokit}"
     yield from _limited("ended", iter(summary.deaths))
+    yield from _limited("behind", summary.behind)
 
 
 def _environment(summary: RunSummary) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -16,7 +18,7 @@ import msgspec
 from reprokit import entropy
 from reprokit.core.errors import RunDamaged, RunError
 from reprokit.model.outputs import OutputsFile
-from reprokit.model.run import FAILED, FINISHED, NO_END, RunFile
+from reprokit.model.run import FAILED, FINISHED, NO_END, RunFile, timestamp
 from reprokit.model.run_warning import RunWarning, by_cause
 from reprokit.model.states import SWITCHES, off_in
 from reprokit.run_files import findings, trails
@@ -30,7 +32,7 @@ from reprokit.verify.categories.status import ended
 from reprokit.verify.read import integrity
 from reprokit.verify.read.metric_lines import END_WEIGHTS
 from reprokit.verify.read.normalization import Normalizations
-from reprokit.verify.read.scan import MetricsScan, ScannedSeries, SeriesKey, scan
+from reprokit.verify.read.scan import MetricsScan, ScannedSeries, SeriesKey, natural, scan
 from reprokit.verify.show import console_text
 
 FORMAT = 1
@@ -90,6 +92,21 @@ class RunSummary:
         except RunError:  # a damaged trail, which is reported
             dead = []
         return [*dead, *processes.killed_helpers(self.scan)]
+
+    @property
+    def behind(self) -> Iterator[str]:
+        """Yield the ranks that are behind others, unless the run has succeeded."""
+        ended = timestamp(self.run.ended or "")
+        end = ended if ended is not None else time.time() if self.directory.in_progress else None
+        updates, losses, moments = Counter[str](), Counter[str](), dict[str, float]()
+        for trail in self.trails:
+            updates[trail.process] += trail.steps
+            moments[trail.process] = max(trail.stepped, moments.get(trail.process, 0.0))
+        for key, series in self.series("loss"):
+            losses[key.process] += series.count
+        names = sorted((name for name in self.scan.processes if ranks.rank_of(name)[0] == name), key=natural)
+        progress = [ranks.RankProgress(name, updates[name], losses[name], moments.get(name, 0.0)) for name in names]
+        yield from () if self.succeeded else ranks.behind(progress, end, is_over=ended is not None)
 
     @property
     def state(self) -> str:
@@ -314,6 +331,7 @@ class TrailContents:
     bytes: int  # size of the file, which all optimizers of a process share
     every: int  # it has one in so many steps
     always: int  # and each of so many first ones
+    stepped: float  # of a rank: when the process's last step was written, seconds since 1970; 0: not known
 
     def document(self) -> dict[str, Any]:
         """Return it for a JSON document."""
@@ -346,7 +364,8 @@ def _contents_of(trail: Trail) -> Iterator[TrailContents]:
     for series in trail.series:
         tensors = len(series.tensors(max(0, series.count - 1)))
         known, gaps = _known_quantities(series), (series.every, series.always)
-        yield TrailContents(trail.process, series.name, series.kind, series.count, known, tensors, trail.size, *gaps)
+        facts = (series.name, series.kind, series.count, known, tensors, trail.size, *gaps, trail.stepped)
+        yield TrailContents(trail.process, *facts)
 
 
 def _known_quantities(series: Series) -> list[str]:
