@@ -96,6 +96,20 @@ def test_of_two_ranks_the_one_whose_parameters_were_changed_between_steps_left(t
     assert found.words == f"rank 1 left the other at step 5 ({what}) of optimizer#0"
 
 
+def test_ranks_that_part_among_steps_that_the_trail_passed_over_part_between_its_steps(tmp_path: Path) -> None:
+    tables = ranks(2, 40)
+    change(tables["rank1"], 20, "parameters", "gradients")
+    change(tables["rank1"], 21, "before")
+    for table in tables.values():
+        for number, step in enumerate(table.steps):
+            if number >= 16 and number % 8:
+                del step["before"], step["parameters"], step["gradients"]
+    (found,) = agreements(run(tmp_path, tables))
+    what = "parameters; gradients differed too"
+    assert found.words == f"ranks 0, 1 parted between steps 16 and 24 ({what}) of optimizer#0"
+    assert found.steps_to_ask == "16-25"
+
+
 def test_of_two_ranks_the_other_run_speaks_for_one(tmp_path: Path) -> None:
     runs = []
     for name in ("left", "right"):

@@ -428,7 +428,7 @@ def _of_tensors(series: Series, step: TrailStep, tensors: Sequence[TrailTensor])
 
 
 def _agreement(optimizer: str, ranks: tuple[str, ...], series: Mapping[str, Series], steps: int) -> RankAgreement:
-    compared, were_equal = 0, False
+    compared, were_equal, equal_until = 0, False, None
     earlier: list[int | None] = [None] * len(ranks)  # parameters that the step before left
     for steps_of_ranks in zip(*(series[rank].steps(0, steps) for rank in ranks), strict=True):
         equal_before = _all_equal(step.before for step in steps_of_ranks)
@@ -437,19 +437,23 @@ def _agreement(optimizer: str, ranks: tuple[str, ...], series: Mapping[str, Seri
         equal_after = _all_equal(step.parameters for step in steps_of_ranks)
         if equal_after is False:
             state = RankState.PARTED if were_equal or equal_before else RankState.APART
+            number = steps_of_ranks[0].number
+            equal_until = number - 1 if equal_before else equal_until
             return RankAgreement(
                 optimizer,
                 ranks,
                 steps,
                 compared,
                 state,
-                step=steps_of_ranks[0].number,
+                step=number,
                 left=_deviating(ranks, [s.parameters for s in steps_of_ranks])
                 or _changed_ranks(ranks, steps_of_ranks, earlier),
                 equal_gradients=_all_equal(step.gradients for step in steps_of_ranks),
-                found_other=equal_before is False,
+                found_other=equal_before is False and equal_until in (None, number - 1),
+                equal_until=equal_until,
             )
-        compared += equal_after is True
+        if equal_after:
+            compared, equal_until = compared + 1, steps_of_ranks[0].number
         were_equal = were_equal or equal_after is True or equal_before is True
         earlier = [step.parameters for step in steps_of_ranks]
     return RankAgreement(optimizer, ranks, steps, compared, RankState.EQUAL if compared else RankState.UNKNOWN)
