@@ -35,7 +35,6 @@ MOST_NOISE = 4
 LONGEST_TEXT = 1 << 16  # bytes of a text in which bookkeeping is looked for
 SHORT_NOISE = 100  # characters of the longest that is shown
 SAME = "same content"
-GENERAL = ("zip", "tar", "json", "text")  # formats that more specific formats are based on
 PACKED = ("joblib", "gzip", "bzip2", "xz")  # formats that compress a single file
 _KINDS = {TensorPart: "tensor", Value: "value", Blob: "piece", NestedFile: "file within", Noise: "value"}
 OTHER = "other"  # key in the figures of identical files: the noise that differs
@@ -142,11 +141,9 @@ def _formats(left: FileSide, right: FileSide) -> tuple[Format | None, Format | N
 def _general_format(left: FileSide, right: FileSide) -> Format | None:
     """Return a general format of both files: archives get specific formats by their first members."""
     heads = left.source.read(0, HEAD), right.source.read(0, HEAD)
-    general = (format_ for format_ in FORMATS if format_.name in GENERAL)
-    common = (
-        format_ for format_ in general if format_.matches(left.name, heads[0]) and format_.matches(right.name, heads[1])
-    )
-    return next(common, None)
+    named = (left.name, heads[0]), (right.name, heads[1])
+    general = (format_ for format_ in FORMATS if format_.is_general)
+    return next((format_ for format_ in general if all(format_.matches(*side) for side in named)), None)
 
 
 def _size_text(side: FileSide) -> str:

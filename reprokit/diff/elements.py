@@ -191,5 +191,6 @@ class Format:
     is_read_alone: bool = False  # they are read all the same where no judge is asked, if they can be
     is_read_for_judge: bool = False  # likewise where one is
     has_siblings: bool = False  # its files may refer to files beside them, so equal files can differ in those
+    is_general: bool = False  # more specific formats are based on it
     is_model: bool = False  # its tensors are weights or states of optimizers
     root: str = ""  # how its reader names the whole document, above all values

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reprokit.agent.core.state_entries import GENERATORS, StateEntry, StateKind
+from reprokit.agent.capture.torch_state import put_random
+from reprokit.agent.core.state_entries import StateEntry, StateKind, generator_state, put_generator
 from reprokit.agent.pytorch.state import Modules
 from reprokit.agent.pytorch.training_state import TrainingObjects
 from reprokit.agent.state.answers import state_digest
@@ -20,6 +21,7 @@ from reprokit.agent.state.pytorch_view import TrainingView
 python, legacy = random.Random(1), np.random.RandomState(1)
 others = [np.random.Generator(kind(1)) for kind in (np.random.PCG64, np.random.Philox)]
 draws = [0]
+GENERATORS = {StateKind.PYTHON, StateKind.NUMPY, StateKind.TORCH, StateKind.CUDA, StateKind.LOADER}
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_each_entry_of_a_state_is_read_and_put_back() -> None:
 
     step()
     kept = {(entry.kind, entry.name): copy.deepcopy(entry.read()) for entry in entries()}
-    assert {kind for kind, _ in kept} == {*StateKind} - {*map(StateKind, GENERATORS.values())} - {
+    assert {kind for kind, _ in kept} == {*StateKind} - GENERATORS - {
         StateKind.OTHERS, StateKind.METRICS, StateKind.SCALER, StateKind.SEEDS, StateKind.TENSORFLOW,
         StateKind.VARIABLES, StateKind.DATA,
     }  # fmt: skip
@@ -110,19 +112,46 @@ def test_each_entry_of_a_state_is_read_and_put_back() -> None:
 
 
 @pytest.mark.torch
-def test_a_loaders_own_generator_is_kept_and_put_back_with_the_others() -> None:
+def test_each_generator_is_an_entry_that_is_read_and_put_back() -> None:
     import torch
 
     view = TrainingView(torch, Modules)
     reader: Any = SimpleNamespace(value=lambda node: node)
     own = torch.Generator().manual_seed(1)
-    view.loader_generator = own
+    view.loader_began(SimpleNamespace(loader=SimpleNamespace(generator=own)))  # type: ignore[arg-type]
 
     def draws() -> list[float]:
         return [random.random(), float(np.random.rand()), torch.rand(1).item(), torch.rand(1, generator=own).item()]
 
-    states = view.states()
+    entries, moment = view.generators(), view.states()
+    assert {entry.kind for entry in entries} == GENERATORS
+    now = {entry.name: entry.read() for entry in entries}
     before = draws()
-    assert {*states()} >= {name for name in GENERATORS if name != "torch.cuda"}
-    view.put_back_states(states(), reader)
-    assert draws() == before
+    assert {*moment()} >= {*now} - {"torch.cuda"}
+    for states in (moment(), now):
+        put_random(entries, states, reader)
+        assert draws() == before
+    put_random([entry for entry in entries if entry.name == "numpy"], now, reader)
+    assert [after == first for after, first in zip(draws(), before, strict=True)] == [False, True, False, False]
+
+
+@pytest.mark.parametrize(
+    "generator",
+    [
+        random.Random(3),
+        np.random.RandomState(3),
+        type("RandomState", (np.random.RandomState,), {"__module__": "mtrand"})(3),
+        np.random.RandomState(np.random.PCG64(3)),
+        *(np.random.Generator(kind(3)) for kind in (np.random.PCG64, np.random.MT19937, np.random.SFC64)),
+    ],
+    ids=["Python", "legacy", "before NumPy 1.17", "legacy PCG64", "PCG64", "MT19937", "SFC64"],
+)
+def test_generators_of_scripts_are_read_and_put_back_by_the_same_functions(generator: Any) -> None:
+    state = generator_state(generator)
+    before = [float(generator.random()) for _ in range(3)]
+    put_generator(generator, state)
+    assert [float(generator.random()) for _ in range(3)] == before
+
+
+def test_other_objects_are_no_generators() -> None:
+    assert [generator_state(each) for each in (random, np.random, random.SystemRandom(), 1)] == [None] * 4

@@ -63,7 +63,7 @@ def test_states_that_were_kept_bring_the_same_numbers_again(
 def test_copies_are_made_of_memory_where_generators_are_the_usual_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     states = RandomStates(None, COMPILED)
     states.keep()
-    monkeypatch.setattr(random_states, "_generator_state", None)
+    monkeypatch.setattr(random_states, "generator_entries", None)
     monkeypatch.setattr(random._inst, "getstate", None)
     states.keep()
     assert set(states.kept()) == {"python", "numpy"}

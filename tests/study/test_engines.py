@@ -161,6 +161,7 @@ def test_dask_makes_the_pair_of_a_worker_or_a_task_that_dies_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("DASK_DISTRIBUTED__DEPLOY__LOST_WORKER_TIMEOUT", "0s")  # as on a busy machine
     text = TWO.format(engine='kind = "dask"', deaths=1)
     written(tmp_path, text, training(f"b'{mark}'", "signal.SIGKILL"))
     check_nothing_is_lost(tmp_path, run(tmp_path), deaths=1)

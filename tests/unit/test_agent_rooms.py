@@ -19,7 +19,7 @@ from reprokit.agent import registry
 from reprokit.agent.questions import KINDS
 
 AGENT = Path(reprokit.agent.__path__[0])
-ROOT = ""  # the agent's own __init__.py
+ROOT, NAME = "", "reprokit.agent."  # the agent's own __init__.py, and what the names of its modules begin with
 FEATURES = {"capture", "operators", "patches", "questions", "state", "tensors"}
 # From the top down. A room imports its own modules and lower rooms; features may import each other.
 LAYERS = (
@@ -52,9 +52,11 @@ def imported(name: str) -> Iterator[str]:
     path = modules()[name]
     package = list(path.relative_to(AGENT).parent.parts)
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            base = package[: len(package) - node.level + 1]
-            origin = ".".join([*base, *([node.module] if node.module else [])])
+        if isinstance(node, ast.Import):
+            yield from (alias.name.removeprefix(NAME) for alias in node.names if alias.name.startswith(NAME))
+        elif isinstance(node, ast.ImportFrom) and (node.level or f"{node.module}.".startswith(NAME)):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            origin = ".".join([*base, *([f"{node.module}.".removeprefix(NAME).rstrip(".")] if node.module else [])])
             for alias in node.names:
                 member = f"{origin}.{alias.name}".lstrip(".")
                 yield member if member in modules() else origin
@@ -125,7 +127,7 @@ def test_the_hubs_import_no_feature_by_name(hub: str, known: set[str]) -> None:
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     named = [node for node in calls if getattr(node.func, "id", getattr(node.func, "attr", "")) in loaders]
     texts = [part.value for node in named for part in ast.walk(node) if isinstance(part, ast.Constant)]
-    assert {room(str(text)) for text in texts} & set().union(*LAYERS) == set()
+    assert {room(str(text).removeprefix(NAME)) for text in texts} & set().union(*LAYERS) == set()
 
 
 def places() -> Iterator[tuple[str, int]]:

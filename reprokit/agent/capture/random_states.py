@@ -12,12 +12,14 @@ import sys
 from array import array
 
 from ..core.signal_errors import pass_on
+from ..core.state_entries import StateEntry, StateKind, generator_entry, put_back, values_of
 from ..core.trail_library import GeneratorAddresses
-from ..pytorch import generators, private_api
+from ..pytorch import generators
+from ..pytorch.private_api import uses_cuda
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     RandomReader = Callable[[], dict[str, Any]]  # returns the states saved at one moment
@@ -62,29 +64,21 @@ class RandomStates:
         compiled, torch, saved = self._compiled, self._torch, self.saved
         place = self._words.known, self._gauss_offset or 0, self._torch_memory, saved[0]
         copies = None if compiled is None else compiled.random_states(*place)
-        uses_cuda = torch is not None and private_api.uses_cuda(torch)
-        if copies is not None and copies is saved[0] and self._sees_all and not uses_cuda:
+        has_devices = torch is not None and uses_cuda(torch)
+        if copies is not None and copies is saved[0] and self._sees_all and not has_devices:
             return saved
         states = self._states_by_call() if copies is None else {}
-        if uses_cuda:
-            cuda = torch.cuda  # seeds and offsets, which lie in host memory
-            devices = [] if cuda.is_current_stream_capturing() else cuda.default_generators
-            states["torch.cuda"] = [generator.get_state() for generator in devices]
+        if has_devices:
+            states["torch.cuda"] = _device_states(torch)
         return copies, states, None if self._torch_state is None else self._torch_state()
 
     def _states_by_call(self) -> dict[str, Any]:
         """Return the states that Python and NumPy report, and find out where they lie in memory."""
-        states: dict[str, Any] = {}
-        python = getattr(sys.modules.get("random"), "_inst", None)
-        numpy = getattr(sys.modules.get("numpy.random.mtrand"), "_rand", None)  # None while it is being imported
-        if python is not None:
-            states["python"] = python.getstate()
-        if numpy is not None:
-            states["numpy"] = _generator_state(numpy)
+        states = values_of(generator_entries())
         if self._compiled is not None:
             self._words.both()
-            if self._gauss_offset is None and numpy is not None:
-                self._gauss_offset = _gauss_offset(type(numpy))
+            if self._gauss_offset is None and "numpy" in states:
+                self._gauss_offset = _gauss_offset(sys.modules["numpy.random.mtrand"].RandomState)
         return states
 
     def kept(self) -> dict[str, Any]:
@@ -149,6 +143,38 @@ def _bytes_of(state: Any) -> bytes:
     return string_at(state.data_ptr(), state.numel())
 
 
+def generator_entries(torch: Any = None) -> list[StateEntry]:
+    """Return the entries of the generators that all of this process draws from, as far as they are imported."""
+    owners = (
+        (StateKind.PYTHON, "python", getattr(sys.modules.get("random"), "_inst", None)),
+        (StateKind.NUMPY, "numpy", getattr(sys.modules.get("numpy.random.mtrand"), "_rand", None)),
+        (StateKind.TORCH, "torch", getattr(torch, "default_generator", None)),
+    )
+    entries = [generator_entry(*owner) for owner in owners if owner[2] is not None]  # None: it is being imported
+    if torch is not None:
+        read, restore = functools.partial(_used_devices, torch), functools.partial(_put_devices, torch)
+        entries.append(StateEntry(StateKind.CUDA, "torch.cuda", read, restore))
+    return entries
+
+
+def _device_states(torch: Any) -> list[Any]:
+    """Return the states of GPUs, seeds and offsets that lie in host memory; none while a graph is captured."""
+    generators = [] if torch.cuda.is_current_stream_capturing() else torch.cuda.default_generators
+    return list(map(torch.Generator.get_state, generators))
+
+
+def _used_devices(torch: Any) -> list[Any] | None:
+    return _device_states(torch) if uses_cuda(torch) else None
+
+
+def _put_devices(torch: Any, states: Sequence[Any]) -> None:
+    """Restore the states of GPUs if there are at least as many."""
+    if states and torch.cuda.is_available() and torch.cuda.device_count() >= len(states):
+        torch.cuda.init()
+        for generator, state in zip(torch.cuda.default_generators, states):
+            generator.set_state(state)
+
+
 def put_back_packed(packed: Mapping[str, bytes], torch: Any) -> None:
     """Restore the states of generators from their bytes; raises ValueError if these are none."""
     try:
@@ -163,14 +189,12 @@ def put_back_packed(packed: Mapping[str, bytes], torch: Any) -> None:
             states["numpy"] = "MT19937", sys.modules["numpy"].array(words, "uint32"), position, *cached
     except struct.error as error:
         raise ValueError(f"no state of a generator: {error}") from None
-    put_back(states)
-    of_devices = packed.get("torch.cuda", b"")
-    generators = [(torch.default_generator, _unpacked_torch(packed["torch"]))] if "torch" in packed else []
-    if of_devices:
-        devices = torch.cuda.default_generators
-        generators += [(each, of_devices[n * _DEVICE :][:_DEVICE]) for n, each in enumerate(devices)]
-    for generator, state in generators:
-        generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+    tensor_of = functools.partial(torch.frombuffer, dtype=torch.uint8)
+    if "torch" in packed:
+        states["torch"] = tensor_of(bytearray(_unpacked_torch(packed["torch"])))
+    of_devices = bytearray(packed.get("torch.cuda", b""))
+    states["torch.cuda"] = [tensor_of(of_devices[at : at + _DEVICE]) for at in range(0, len(of_devices), _DEVICE)]
+    put_back(generator_entries(torch), states, lambda state: state)
 
 
 def as_values(states: Mapping[str, Any]) -> dict[str, Any]:
@@ -179,23 +203,6 @@ def as_values(states: Mapping[str, Any]) -> dict[str, Any]:
         return dict(states)
     version, words, following = states["python"]
     return {**states, "python": (version, array("I", words), following)}
-
-
-def put_back(states: Mapping[str, Any]) -> None:
-    """Restore the states of Python's and NumPy's generators, as far as ``states`` has them."""
-    module: Any = sys.modules.get("numpy.random")
-    if "python" in states:
-        version, words, following = states["python"]
-        sys.modules["random"].setstate((version, tuple(map(int, words)), following))
-    if "numpy" in states and module is not None:
-        module.set_state(states["numpy"])
-
-
-def _generator_state(state: Any) -> Any:
-    """Return the state of a RandomState, without its warning about unusual bit generators."""
-    bits = getattr(state, "_bit_generator", state)
-    is_usual = bits is state or type(bits).__name__ == "MT19937"
-    return state.get_state() if is_usual else state.get_state(legacy=False)
 
 
 def _gauss_offset(kind: Any) -> int:

@@ -6,13 +6,13 @@ import re
 import sys
 import weakref
 
-from ..core.state_entries import StateKind
+from ..core.state_entries import StateKind, put_back
 from ..tensorflow import private_api
 from ..tensorflow.decisions import generators
 from ..tensorflow.state import optimizer_variables
 from ..tensorflow.tensor_names import distinct_names
-from ..tensorflow.training_state import keras_generator, plain, put_variable, resource_id, variable_entries
-from .random_states import put_back
+from ..tensorflow.training_state import eager_entry, keras_generator, plain, put_variable, resource_id, variable_entries
+from .random_states import generator_entries
 from .store import DTYPES, NAMES, SnapshotError, saved_optimizers
 from .tensorflow_snapshot import models_of
 from .tensorflow_state import VARIABLES, model_variables, random_operations, variables_of_no_owner
@@ -179,7 +179,7 @@ def restore_random(file: SnapshotFile) -> None:
     """Restore the random states of the step's start."""
     random = {name: value_of(file, node, has_arrays=True) for name, node in file.facts.random.items()}
     try:
-        put_back(random)
+        put_back([*generator_entries(), eager_entry()], random, lambda state: state)
         _restore_generators(random.get("tensorflow") or {})
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
         raise SnapshotError(f"a random state of the snapshot cannot be put: {error}") from None
@@ -196,20 +196,11 @@ def drawn(file: SnapshotFile) -> list[tuple[str, Any]]:
 
 
 def _restore_generators(value: Mapping[str, Any]) -> None:
-    restore_eager_seed(value)
     for generator, (_, state) in zip(generators(), value.get("generators") or ()):
         put_variable(private_api.state(generator), state)
     keras = keras_generator()
     if keras is not None and value.get("keras") is not None:
         put_variable(keras.state, value["keras"])
-
-
-def restore_eager_seed(value: Mapping[str, Any]) -> None:
-    """Restore the seed of eager TensorFlow, and the generator of its operations' seeds."""
-    operations = value.get("operations")
-    if private_api.context() is not None and operations is not None:
-        generator = private_api.set_eager_seed(value.get("seed"))
-        generator.setstate((operations[0], tuple(map(int, operations[1])), operations[2]))
 
 
 class StateRestorer:

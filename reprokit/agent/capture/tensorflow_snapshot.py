@@ -57,7 +57,7 @@ class RejectedState:
         self.others: list[Any] = []  # variables that other optimizers train
         self.saved: dict[int, Any] = {}  # values from before the step, by resource_id
         self.changed: list[Any] = []  # variables that the step wrote to before its update
-        self.random: dict[str, Any] = {}  # states of Python and NumPy, and TensorFlow's as "eager"
+        self.random: dict[str, Any] = {}  # states of Python and NumPy, and TensorFlow's as "tensorflow"
         self.unreadable: list[str] = []  # random operations of which neither state nor result is known
 
 
@@ -229,7 +229,7 @@ class RejectionHandler:
         self, rejected: RejectedStep, watched: WatchedOptimizer, call: OutermostCall | None, frame: Any
     ) -> None:
         state = rejected.state
-        state.random = {**({} if self.random is None else self.random.kept()), "eager": eager_state()}
+        state.random = {**({} if self.random is None else self.random.kept()), "tensorflow": eager_state()}
         state.optimizers = self.training.optimizers()
         state.model = None if call is None else call.model
         if state.model is None:

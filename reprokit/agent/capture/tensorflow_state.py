@@ -238,15 +238,13 @@ def take_random(
     saved: dict[int, Any],
     drawn: list[tuple[str, Any]],
 ) -> dict[str, Node]:
-    """Return nodes of the random states at the step's start; ``states_by_name`` has "python", "numpy" and "eager"."""
-    states = {name: state for name, state in as_values(states_by_name).items() if name != "eager"}
+    """Return nodes of the random states at the step's start, which are named as their entries are."""
+    states = {name: state for name, state in as_values(states_by_name).items() if name != "tensorflow"}
     nodes = {name: taking.value(f"random.{name}", state) for name, state in states.items()}
-    value: dict[str, Any] = {}
-    if states_by_name.get("eager") is not None:
-        seed, state = states_by_name["eager"]
-        value["seed"] = seed
-        if state is not None:
-            value["operations"] = (state[0], array("I", state[1]), state[2])
+    value: dict[str, Any] = dict(states_by_name.get("tensorflow") or {})
+    if "operations" in value:
+        version, words, following = value["operations"]
+        value["operations"] = version, array("I", words), following
     pairs = [(getattr(each, "algorithm", 0), saved_or_current(private_api.state(each), saved)) for each in generators()]
     value["generators"] = [(int(algorithm), as_array(state)) for algorithm, state in pairs]
     keras = keras_generator()

@@ -8,6 +8,7 @@ from ..core.signal_errors import pass_on
 from ..pytorch.tensor_names import TensorNames, module_name, parameters_of
 from ..pytorch.tensors import dtype_name
 from ..pytorch.training_state import TrainingObjects
+from .random_states import generator_entries
 from .store import NAMES, SnapshotError, SnapshotFile, saved_optimizers
 from .torch_state import SnapshotReader, put_optimizer, put_random, put_stateful
 
@@ -86,7 +87,7 @@ def restore(snapshot: SnapshotFile, model: Any, optimizers: Sequence[Any]) -> li
     _best_match([ModelMatch(entry, reader, model) for entry in header.models]).restore()
     for optimizer, entry in zip(optimizers, saved_optimizers(header, len(optimizers))):
         put_optimizer(optimizer, entry, reader)
-    put_random(torch, header.random, reader)
+    put_random(generator_entries(torch), header.random, reader)
     return list(header.notes)
 
 
@@ -144,7 +145,7 @@ class ScriptObjects:
 
     def restore_random(self, states: Mapping[str, Any] | None = None) -> None:
         """Restore the random states, last of all: these, or those of the first forward pass."""
-        put_random(self._torch, states or self._header.random, self.reader)
+        put_random(generator_entries(self._torch), states or self._header.random, self.reader)
 
     def _restore_parameters(self, saved_names: Mapping[str, str]) -> None:
         """Restore parameters that are in no model."""

@@ -6,7 +6,7 @@ import itertools
 import sys
 from array import array
 
-from ..core.state_entries import StateKind
+from ..core.state_entries import StateKind, put_back
 from ..pytorch.tensor_names import named_tensors, parts_of
 from ..pytorch.tensors import (
     bytes_of,
@@ -21,7 +21,7 @@ from ..pytorch.tensors import (
 )
 from ..pytorch.training_state import optimizer_entries, stateful_entry
 from . import trees
-from .random_states import as_values, put_back
+from .random_states import as_values
 from .store import DTYPES, NAMES, Part, SavedTensor, SnapshotError, free_name
 
 TYPE_CHECKING = False
@@ -280,13 +280,10 @@ def put_stateful(owner: Any, saved: Mapping[str, Any], reader: SnapshotReader) -
     entry.put_back(reader.value(saved["state"], entry.read()))
 
 
-def put_random(torch: Any, random: Mapping[str, Any], reader: SnapshotReader) -> None:
-    """Restore the generators' states; those of GPUs only if there are at least as many GPUs."""
-    put_back({name: reader.value(random[name]) for name in ("python", "numpy") if name in random})
-    if "torch" in random:
-        torch.default_generator.set_state(reader.value(random["torch"]))
-    states = random.get("torch.cuda") or []
-    if states and torch.cuda.is_available() and torch.cuda.device_count() >= len(states):
-        torch.cuda.init()
-        for generator, state in zip(torch.cuda.default_generators, states):
-            generator.set_state(reader.value(state))
+def put_random(entries: Iterable[StateEntry], random: Mapping[str, Any], reader: SnapshotReader) -> None:
+    """Restore the states of generators."""
+
+    def value_of(node: Any) -> Any:
+        return list(map(reader.value, node)) if isinstance(node, list) else reader.value(node)  # a list: of GPUs
+
+    put_back(entries, random, value_of)

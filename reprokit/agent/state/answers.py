@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.agent import Agent
+    from ..core.state_entries import StateEntry
     from ..events.steps import Handler
 
 NUMBERS = "biufc"  # kinds of NumPy's data types
@@ -52,6 +53,12 @@ def text_digest(text: str) -> str:
 def state_digest(state: Any) -> str:
     """Return the digest of a generator's state: numbers, texts and arrays, nested in tuples, lists and dictionaries."""
     return hashlib.sha256(marshal.dumps(_plain(state), _WITHOUT_REFERENCES)).hexdigest()[:16]
+
+
+def generator_digests(entries: Iterable[StateEntry]) -> dict[str, dict[str, str]]:
+    """Return the digests of the states that generators have now, as parts of a state."""
+    states = [(entry, entry.read()) for entry in entries]
+    return {entry.kind.value: {entry.name: state_digest(state)} for entry, state in states if state is not None}
 
 
 def _plain(state: Any) -> Any:

@@ -9,11 +9,11 @@ import functools
 import sys
 
 from ..capture import trees
-from ..capture.random_states import RandomStates, as_values, put_back
+from ..capture.random_states import as_values, generator_entries
 from ..capture.store import DTYPES, NAMES, Part, free_name
-from ..core.state_entries import GENERATORS, StateKind
+from ..core.state_entries import StateKind, put_back, values_of
 from ..events.steps import RoundComputed, UpdateDone, UpdateDue
-from .answers import NUMBERS, array_text, state_digest, text_digest
+from .answers import NUMBERS, array_text, generator_digests, text_digest
 from .script_variables import VariableReader, VariableSetter
 
 TYPE_CHECKING = False
@@ -35,7 +35,6 @@ class BoostingState:
 
     def __init__(self, answers: StateAnswers) -> None:
         self._answers, self.failed = answers, answers.failed
-        self._random = RandomStates()
         self._has_settings = bool(answers.every or answers.saves_state)
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
@@ -65,8 +64,7 @@ class BoostingState:
             self._answers.log(draws=", ".join(shares))
 
     def _digests(self) -> dict[str, dict[str, str]]:
-        self._random.keep()
-        digests = {GENERATORS[name]: {name: state_digest(state)} for name, state in self._random.kept().items()}
+        digests = generator_digests(generator_entries())
         if self._answers.is_first and not self._answers.every:
             reader = VariableReader(ArrayVariables(), ())
             digests[VARIABLES] = self._answers.attempt(VARIABLES, reader.texts, sys._getframe(), text_digest) or {}
@@ -74,8 +72,7 @@ class BoostingState:
 
     def _save(self) -> None:
         collector = ArrayCollector()
-        self._random.keep()
-        states = as_values(self._random.kept())
+        states = as_values(values_of(generator_entries()))
         random = {name: trees.pack(state, functools.partial(collector.put, "random")) for name, state in states.items()}
         differing, resumed = VariableReader(ArrayVariables(), ()).differing, self._answers.resumed
         rows = self._answers.attempt(VARIABLES, differing, sys._getframe(), text_digest, resumed) or []
@@ -86,9 +83,9 @@ class BoostingState:
     def _restore(self, snapshot: SnapshotFile) -> None:
         """Restore the parts of the state that the question names."""
         parts, attempt = self._answers.parts, self._answers.attempt
-        get, nodes = functools.partial(_array, snapshot), snapshot.header["random"]
-        chosen = [name for name in nodes if GENERATORS.get(name) in parts]
-        attempt("generators", lambda: put_back({name: trees.unpack(nodes[name], get) for name in chosen}))
+        chosen = [entry for entry in generator_entries() if entry.kind.value in parts]
+        get = functools.partial(trees.unpack, get=functools.partial(_array, snapshot))
+        attempt("generators", put_back, chosen, snapshot.header["random"], get)
         if VARIABLES in parts:
             setter = VariableSetter(ArrayVariables(snapshot), self._answers.variables)
             attempt(VARIABLES, setter.restore, snapshot.header["script"], sys._getframe())

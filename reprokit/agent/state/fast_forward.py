@@ -13,7 +13,7 @@ import sys
 from time import monotonic_ns, sleep
 
 from ..capture.random_states import put_back_packed
-from ..capture.torch_state import SnapshotReader
+from ..capture.torch_state import SnapshotReader, put_random
 from ..core import trail_library
 from ..core.json_text import to_json
 from ..core.patching import replace, replace_method
@@ -325,7 +325,7 @@ class FastForward:
                 if kind is not StateKind.GRADIENTS:
                     view.put_back_entries(kind, entries, state["entries"][kind.value], reader)
             of_loader = state["random"].get(LOADER, state.get(f"{LOADER} random"))  # apart in format 11
-            view.put_back_states({LOADER: of_loader}, reader)
+            put_random(view.generators(), {LOADER: of_loader}, reader)
             view.put_back_variables(state[VARIABLES], reader, AllNames())
         metrics = self._agent.shared.get(Metrics)
         if metrics is not None:

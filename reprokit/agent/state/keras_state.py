@@ -12,17 +12,17 @@ import sys
 import weakref
 
 from ..capture import trees
-from ..capture.random_states import RandomStates, put_back
-from ..capture.tensorflow_restore import restore_eager_seed, restore_entries, value_of
+from ..capture.random_states import generator_entries
+from ..capture.tensorflow_restore import restore_entries, value_of
 from ..capture.tensorflow_state import TensorCollector, take_random
-from ..core.state_entries import GENERATORS, StateKind
+from ..core.state_entries import StateKind, put_back, values_of
 from ..events.steps import BatchFetched, EpochEnded, FirstCallDue, ForwardBegan, UpdateDone, UpdateDue, tell
 from ..tensorflow import private_api
 from ..tensorflow.loops import step_of_loop
 from ..tensorflow.state import OptimizerStep
 from ..tensorflow.tensors import entry
-from ..tensorflow.training_state import as_array, eager_state, variable_entries, variables_of
-from .answers import StateAnswers, shorten, state_digest, text_digest
+from ..tensorflow.training_state import as_array, eager_entry, variable_entries, variables_of
+from .answers import StateAnswers, generator_digests, shorten, text_digest
 from .script_variables import VariableReader, VariableSetter
 from .tensorflow_variables import TensorflowVariables
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from ..events.steps import Events, Handler, TrainingEvent
 
 DATA, VARIABLES = StateKind.DATA.value, StateKind.VARIABLES.value
-EAGER = StateKind.TENSORFLOW.value
 MAX_BYTES = 512 << 20  # of saved batches
 
 
@@ -49,7 +48,6 @@ class KerasState:
         self._differentiating: weakref.WeakSet[Any] = weakref.WeakSet()  # functions in which a tape records
         self._has_tape = False  # whether one began to record in the function that is being built
         self._batches = FitBatches(answers)
-        self._random = RandomStates()
         atexit.register(agent.attempt, self._batches.finish)
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
@@ -112,9 +110,7 @@ class KerasState:
             kind.value: {entry.name: _digest(entry.read()) for entry in variable_entries(kind, variables)}
             for kind, variables in variables_of(step).items()
         }
-        self._random.keep()
-        states = {EAGER: eager_state(), **{GENERATORS[name]: value for name, value in self._random.kept().items()}}
-        digests.update({part: {part: state_digest(state)} for part, state in states.items() if state is not None})
+        digests.update(generator_digests([*generator_entries(), eager_entry()]))
         if self._answers.is_first and not self._answers.every:
             reader = self._variable_reader(step)
             digests[VARIABLES] = self._answers.attempt(VARIABLES, reader.texts, sys._getframe(), text_digest) or {}
@@ -132,8 +128,7 @@ class KerasState:
             )
             for kind, variables in variables_of(step).items()
         }
-        self._random.keep()
-        random = take_random(collector, {**self._random.kept(), "eager": eager_state()}, {}, [])
+        random = take_random(collector, values_of([*generator_entries(), eager_entry()]), {}, [])
         differing, resumed = self._variable_reader(step).differing, self._answers.resumed
         rows = self._answers.attempt(VARIABLES, differing, sys._getframe(), text_digest, resumed) or []
         put = functools.partial(collector.value, VARIABLES)
@@ -148,13 +143,9 @@ class KerasState:
             if kind.value in parts:
                 saved = snapshot.header["variables"][kind.value]
                 attempt(kind.value, restore_entries, snapshot, saved, variable_entries(kind, variables), kind.value)
-        nodes = snapshot.header["random"]
-        chosen = [name for name in nodes if GENERATORS.get(name) in parts]
-        attempt(
-            "generators", lambda: put_back({name: value_of(snapshot, nodes[name], has_arrays=True) for name in chosen})
-        )
-        if EAGER in parts:
-            attempt(EAGER, lambda: restore_eager_seed(value_of(snapshot, nodes["tensorflow"], has_arrays=True)))
+        chosen = [entry for entry in [*generator_entries(), eager_entry()] if entry.kind.value in parts]
+        get = functools.partial(value_of, snapshot, has_arrays=True)
+        attempt("generators", put_back, chosen, snapshot.header["random"], get)
         if VARIABLES in parts:
             access = TensorflowVariables(itertools.chain(*variables_of(step).values()), snapshot)
             setter = VariableSetter(access, self._answers.variables)

@@ -9,13 +9,13 @@ import sys
 from ..capture import torch_state
 from ..core.live_objects import LiveObjects
 from ..core.patching import replace
-from ..core.state_entries import GENERATORS, StateKind
+from ..core.state_entries import StateKind
 from ..events import steps as events
 from ..pytorch import private_api
 from ..pytorch.events import recording_hooks
 from ..pytorch.state import entries_of
 from ..pytorch.training_state import NOTES
-from .answers import StateAnswers, shorten, state_digest, text_digest
+from .answers import StateAnswers, generator_digests, shorten, text_digest
 from .pytorch_batches import BatchStream
 from .pytorch_variables import TorchVariables
 from .pytorch_view import KINDS, VARIABLES, TrainingView
@@ -54,7 +54,6 @@ class PytorchState:
         self._batches = BatchStream(answers)
         self._model_calls = 0  # of the current step
         self._due_call = 1  # the call before which the state of the current step is read
-        self._is_restoring = False  # generators, by functions that are wrapped here
         self._searches = 2  # of the heap for copies of models: where a state is first read, and at the question's step
         atexit.register(agent.attempt, self._batches.finish)
         if answers.parts:
@@ -88,8 +87,7 @@ class PytorchState:
     def _make_setter(self, original: Any) -> Any:
         def set_state(*arguments: Any, **keywords: Any) -> None:
             original(*arguments, **keywords)
-            if not self._is_restoring:
-                self._agent.attempt(self._tensors_change)
+            self._agent.attempt(self._tensors_change)
 
         return set_state
 
@@ -173,9 +171,7 @@ class PytorchState:
             if self._answers.is_first and not is_brief:
                 reader = self._variable_reader()
                 digests[VARIABLES] = self._answers.attempt(VARIABLES, reader.texts, sys._getframe(), text_digest) or {}
-        for name, state in self._view.states()().items():
-            digests[GENERATORS[name]] = {name: state_digest(state)}
-        return digests
+        return {**digests, **generator_digests(self._view.generators())}
 
     def _variable_reader(self, copies: bool = False) -> VariableReader:
         others = self._view.tensors(self._entries())
@@ -221,12 +217,9 @@ class PytorchState:
             self._answers.attempt(VARIABLES, self._view.put_back_variables, rows, reader, names)
 
     def _restore_generators(self, file: Any, moment: str) -> None:
-        header, reader, parts = file.header, torch_state.SnapshotReader(self._torch, file.tensors), self._answers.parts
-        states = header.get(moment) or {}
-        chosen = {name: states[name] for name in states if GENERATORS[name] in parts}
-        self._is_restoring = True
-        self._answers.attempt("generators", self._view.put_back_states, chosen, reader)
-        self._is_restoring = False
+        reader, parts = torch_state.SnapshotReader(self._torch, file.tensors), self._answers.parts
+        chosen = [entry for entry in self._view.generators() if entry.kind.value in parts]
+        self._answers.attempt("generators", torch_state.put_random, chosen, file.header.get(moment) or {}, reader)
 
 
 def _digests_of(entry: StateEntry) -> dict[str, str]:

@@ -10,10 +10,10 @@ import math
 import sys
 
 from ..capture import torch_state
-from ..capture.random_states import RandomStates
+from ..capture.random_states import RandomStates, generator_entries
 from ..capture.store import SnapshotError
 from ..core.live_objects import instances
-from ..core.state_entries import StateKind
+from ..core.state_entries import StateKind, generator_entry, values_of
 from ..events import steps as events
 from ..pytorch.state import Modules
 from ..pytorch.tensor_names import named_tensors, parts_of
@@ -48,7 +48,7 @@ class TrainingView:
         self._torch = torch
         self.objects = TrainingObjects(modules)
         self.random = RandomStates(torch, compiled)
-        self.loader_generator: Any = None  # of the loader that began last, if it has its own generator
+        self._of_loader: list[StateEntry] = []  # the generator of the loader that began last, if it has its own
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         """Return the handlers by which the view knows the objects of the training."""
@@ -63,8 +63,9 @@ class TrainingView:
         """Remember the generator of a loader, or of its sampler."""
         owners = event.loader, getattr(event.loader, "sampler", None)
         generators = [getattr(owner, "generator", None) for owner in owners]
+        # A script's own sampler may have another kind.
         usable = [generator for generator in generators if isinstance(generator, self._torch.Generator)]
-        self.loader_generator = usable[0] if usable else None  # a script's own sampler may have another kind
+        self._of_loader = [generator_entry(StateKind.LOADER, LOADER, each) for each in usable[:1]]
 
     def search(self) -> None:
         """Search the heap for copies of models, which call no hook."""
@@ -99,10 +100,13 @@ class TrainingView:
         others = self._other_models(names, are_named=are_named)
         return list(self.objects.entries(names, others, has_details=has_details))
 
+    def generators(self) -> list[StateEntry]:
+        """Return the entries of all generators."""
+        return [*generator_entries(self._torch), *self._of_loader]
+
     def states(self) -> Callable[[], dict[str, Any]]:
-        """Return a function that gives the states that generators have now, with that of the loader's own."""
-        taken = self.random.keep()
-        own = {} if self.loader_generator is None else {LOADER: self.loader_generator.get_state()}
+        """Return a function that gives what these entries have now: a step has several such moments."""
+        taken, own = self.random.keep(), values_of(self._of_loader)
         return lambda: {**taken(), **own}
 
     # Variables of the script
@@ -145,12 +149,6 @@ class TrainingView:
                 raise SnapshotError(f"{name} could not be saved")
             if name in own:
                 own[name].put_back(reader.value(node, own[name].read()))
-
-    def put_back_states(self, nodes: Mapping[str, Any], reader: torch_state.SnapshotReader) -> None:
-        """Put the states of generators back; that of the loader's own if both have one."""
-        torch_state.put_random(self._torch, nodes, reader)
-        if nodes.get(LOADER) is not None and self.loader_generator is not None:
-            self.loader_generator.set_state(reader.value(nodes[LOADER]))
 
     def put_back_variables(self, rows: Any, reader: torch_state.SnapshotReader, names: Container[str]) -> None:
         """Set the script's variables of these names, in modules, running functions and objects."""

@@ -16,6 +16,7 @@ from ..capture.variables import set_variables
 from ..core.attributes import class_name, set_own_attribute
 from ..core.live_objects import instances
 from ..core.signal_errors import pass_on
+from ..core.state_entries import generator_state, put_generator
 from .script_scopes import VariableScope, fields_of, scopes
 
 TYPE_CHECKING = False
@@ -73,28 +74,6 @@ def _set_field(owner: Any, name: str, value: Any) -> None:
         type.__setattr__(owner, name, value)
     else:
         set_own_attribute(owner, name, value)
-
-
-def _generator_state(value: Any) -> Any:
-    """Return the state of a random generator of the script's own; None if it is none."""
-    kind = type(value)
-    family = (kind.__module__.partition(".")[0], kind.__name__)
-    if family == ("random", "Random"):
-        return value.getstate()
-    if family == ("numpy", "Generator"):
-        return value.bit_generator.state
-    if family in (("numpy", "RandomState"), ("torch", "Generator")):
-        return value.get_state()
-    return None
-
-
-def _set_generator(own: Any, state: Any) -> None:
-    if hasattr(own, "bit_generator"):
-        own.bit_generator.state = state
-    elif hasattr(own, "setstate"):
-        own.setstate((state[0], tuple(state[1]), state[2]))
-    else:
-        own.set_state(state)
 
 
 def _position(value: Any) -> list[int] | None:
@@ -172,7 +151,7 @@ class VariableReader:
         self._seen[id(value)] = value
         if self._access.leaf(value) is not None:
             return self._tensor(value)
-        state = _generator_state(value)
+        state = generator_state(value)
         if state is not None:
             return self._counted({"state": trees.pack(state, self._access.leaf)})
         position = _position(value)
@@ -330,8 +309,8 @@ class VariableSetter:
         if kind in (*_SEQUENCES, "values", "set"):
             return self._items(kind, content, own, path)
         if kind == "state":
-            if _generator_state(own) is not None:
-                _set_generator(own, self._access.restore(content, None))
+            if generator_state(own) is not None:
+                put_generator(own, self._access.restore(content, None))
             return own
         if kind == "position":
             return _moved(own, content)

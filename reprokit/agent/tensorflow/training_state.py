@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from functools import partial
 
-from ..core.state_entries import StateEntry, StateKind
+from ..core.state_entries import StateEntry, StateKind, generator_state, put_generator
 from . import private_api
 from .state import optimizer_variables
 from .tensor_names import distinct_names, name_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from .state import OptimizerStep
@@ -107,9 +107,20 @@ def keras_generator() -> Any:
     return None if module is None else module.get_global_attribute("global_seed_generator")
 
 
-def eager_state() -> tuple[Any, Any] | None:
-    """Return the seed and the state of the generator from which eager operations draw their seeds."""
+def eager_state() -> dict[str, Any] | None:
+    """Return the seed of eager operations, and the state of the generator from which they draw their own."""
     if private_api.context() is None:
         return None
     generator = private_api.seed_generator()
-    return private_api.eager_seed(), None if generator is None else generator.getstate()
+    operations = {} if generator is None else {"operations": generator_state(generator)}
+    return {"seed": private_api.eager_seed(), **operations}
+
+
+def eager_entry() -> StateEntry:
+    """Return the entry of the eager seed and its generator."""
+
+    def put_back(state: Mapping[str, Any]) -> None:
+        if private_api.context() is not None and state.get("operations") is not None:
+            put_generator(private_api.set_eager_seed(state.get("seed")), state["operations"])
+
+    return StateEntry(StateKind.TENSORFLOW, "tensorflow", eager_state, put_back)

@@ -217,18 +217,18 @@ FORMATS: tuple[Format, ...] = (
     Format("gguf", _begins(rb"GGUF[\2\3]\0\0\0"), _reader("gguf"), is_model=True),
     Format("msgpack", _begins(b".", r"\.msgpack\Z"), _reader("msgpack"), is_model=True),
     Format("keras", _begins(ZIP, r"\.keras\Z"), _reader("keras"), is_model=True),
-    Format("zip", _begins(ZIP), _reader("zip")),
+    Format("zip", _begins(ZIP), _reader("zip"), is_general=True),
     Format("gzip", _begins(rb"\x1f\x8b\x08"), _reader("compressed", "gzip")),
     Format("bzip2", _begins(rb"BZh.(?:1AY&SY|\x17rE8P\x90)"), _reader("compressed", "bzip2")),
     Format("xz", _begins(rb"\xfd7zXZ\0"), _reader("compressed", "xz")),
-    Format("tar", _begins(TAR), _reader("tar")),
+    Format("tar", _begins(TAR), _reader("tar"), is_general=True),
     Format("orbax metadata", _text(name=r"_checkpoint_metadata\Z"), _reader("orbax", "metadata"), is_model=True),
     Format("orbax commit", _text(b"Checkpoint commit was successful to "), _reader("orbax", "commit")),
     Format("catboost log", _text(name=r"catboost_training\.json\Z"), _reader("catboost", "log")),
     Format("catboost times", _text(rb"iter\tPassed\tRemaining\n", r"time_left\.tsv\Z"), _reader("catboost", "times")),
     Format("json lines", _text(name=r"\.(?:jsonl|ndjson)\Z"), _as_bytes, _line_comparison("compare_json_lines")),
     Format("notebook", _text(rb"\s*\{", r"\.ipynb\Z"), _reader("json", "notebook"), root="value"),
-    Format("json", _text(name=r"\.json\Z"), _reader("json"), root="value"),
+    Format("json", _text(name=r"\.json\Z"), _reader("json"), is_general=True, root="value"),
     Format(
         "json text",
         _text(rb'\{\s*"'),
@@ -245,7 +245,7 @@ FORMATS: tuple[Format, ...] = (
         root="value",
     ),
     Format("csv", _text(name=r"\.[ct]sv\Z"), _as_bytes, _line_comparison("compare_tables")),
-    Format("text", _text(), _as_bytes, _line_comparison("compare")),
+    Format("text", _text(), _as_bytes, _line_comparison("compare"), is_general=True),
 )
 
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final, Protocol
 
-from reprokit.core.errors import BadStudy
+from reprokit.core.errors import BadStudy, EngineUnusable, needed_for, reason
 from reprokit.run.interruption import Interrupted, Interruption
 from reprokit.study.description import Engine
 from reprokit.study.engines.local import Stop
@@ -19,10 +19,14 @@ from reprokit.study.results import PairPlace
 LOCAL: Final = "local"
 OF_TERMINAL: Final = (signal.SIGINT, signal.SIGHUP)
 POLL: Final = 0.2  # seconds between two looks at what is under way
+MAX_LINE: Final = 500  # characters of what a library says
 
 
 class Scheduler(Protocol):
-    """Runs tasks on other machines, and starts one again whose worker died. Its module has the class and `check`."""
+    """Runs tasks on other machines, and starts one again whose worker died.
+
+    Its module has the class, `check`, and the LIBRARY that both need.
+    """
 
     def submit(self, name: str) -> None:
         """Have a worker call `tasks.work` for the task of this name."""
@@ -59,10 +63,22 @@ def apart_from_terminal() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+@contextmanager
+def refused(what: str) -> Iterator[None]:
+    """Raise EngineUnusable where a scheduler or its library refuses something in this context."""
+    try:
+        yield
+    except Exception as error:
+        raise EngineUnusable(f"{what}: {reason(error)[:MAX_LINE]}") from None
+
+
 def check(settings: Engine) -> None:
     """Refuse an engine that cannot be used, before anything is executed."""
     if settings.kind != LOCAL:
-        import_module(f"{__name__}.{settings.kind}").check(settings)
+        module = import_module(f"{__name__}.{settings.kind}")
+        with needed_for(f'kind = "{settings.kind}"', module.LIBRARY):
+            import_module(module.LIBRARY)
+        module.check(settings)
     elif settings.address or settings.options:
         raise BadStudy('engine: address and options are not for kind = "local"')
 

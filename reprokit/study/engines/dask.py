@@ -13,14 +13,19 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
-from reprokit.core.errors import CannotBegin, EngineUnusable, needed_for, reason
+from reprokit.core.errors import CannotBegin, EngineUnusable, reason
 from reprokit.core.messages import warn
 from reprokit.core.version import VERSION
 from reprokit.run.environment import inherited
 from reprokit.study import tasks
 from reprokit.study.description import Engine
-from reprokit.study.engines import apart_from_terminal
+from reprokit.study.engines import apart_from_terminal, refused
 
+LIBRARY: Final = "distributed"
+CONFIG: Final = {  # of workers on this machine
+    "distributed.nanny.pre-spawn-environ": {},  # Dask would set numbers of threads, which trainings would inherit
+    "distributed.deploy.lost-worker-timeout": "1 day",  # a worker that died is started again, however long that takes
+}
 PATIENCE: Final = 30  # seconds that a scheduler has to answer, and workers to come
 # Read by each worker. Nothing of reprokit's is in it by reference, so that one which lacks reprokit can say so.
 VERSION_THERE: Final = "__import__('reprokit.study.tasks') and __import__('reprokit.core.version').core.version.VERSION"
@@ -28,8 +33,6 @@ VERSION_THERE: Final = "__import__('reprokit.study.tasks') and __import__('repro
 
 def check(settings: Engine) -> None:
     """Refuse invalid settings."""
-    with needed_for('kind = "dask"', "distributed"):
-        import distributed  # noqa: F401
     if settings.options and not settings.address:
         raise EngineUnusable("engine.options are resources of workers, which need the address of a scheduler")
     if not all(isinstance(value, int | float) for value in settings.options.values()):
@@ -44,10 +47,9 @@ class Dask:
         self._futures: dict[str, Any] = {}
         self._has_warned = False
         with ExitStack() as stack:
-            where = settings.address or stack.enter_context(_processes(settings.parallel))
-            self._client = stack.enter_context(_client(where))
+            self._client = stack.enter_context(_client(settings))
             self._check_workers()
-            self._close = stack.pop_all()
+            self._close = stack.pop_all().close
 
     def _check_workers(self) -> None:
         """Raise CannotBegin unless there are workers, and all of them have this very reprokit."""
@@ -56,11 +58,10 @@ class Dask:
         except TimeoutError:
             raise EngineUnusable(f"no worker is connected to {self._settings.address}") from None
         for worker, version in self._client.run(eval, VERSION_THERE, on_error="return").items():
-            if isinstance(version, BaseException):
-                words = " ".join(str(version).split())
-                raise CannotBegin(f"worker {worker} cannot use reprokit: {words}; install reprokit {VERSION} there")
             if version != VERSION:
-                raise CannotBegin(f"worker {worker} has reprokit {version}; install {VERSION} there, which this one is")
+                fails = isinstance(version, BaseException)
+                why = f"cannot use reprokit: {reason(version)}" if fails else f"has reprokit {version}"
+                raise CannotBegin(f"worker {worker} {why}; install reprokit {VERSION} there, which this one is")
 
     def submit(self, name: str) -> None:
         """Submit a task."""
@@ -90,32 +91,27 @@ class Dask:
         with suppress(Exception):
             self._client.cancel([future for future in self._futures.values() if not future.done()])
         with suppress(Exception):
-            self._close.close()
+            self._close()
 
 
 @contextmanager
-def _processes(count: int) -> Iterator[Any]:
-    """Start a cluster of processes on this machine."""
+def _client(settings: Engine) -> Iterator[Any]:
+    """Connect to a scheduler, or to one of this process with workers on this machine."""
     import dask
-    from distributed import LocalCluster
+    from distributed import Client, LocalCluster
 
-    # Dask would set numbers of threads, which the trainings would inherit.
-    with dask.config.set({"distributed.nanny.pre-spawn-environ": {}}):
-        resource_tracker.ensure_running()  # which would let the signals through again
-        options = {"host": "127.0.0.1", "dashboard_address": None, "memory_limit": 0}
-        with apart_from_terminal():  # also workers that threads of this cluster start
-            cluster = LocalCluster(n_workers=count, threads_per_worker=1, silence_logs=logging.CRITICAL, **options)
-        with cluster:
-            yield cluster
-
-
-def _client(where: Any) -> Any:
-    from distributed import Client
-
-    try:
-        return Client(where, timeout=PATIENCE, set_as_default=False, name="reprokit-study")
-    except Exception as error:
-        raise EngineUnusable(f"the Dask scheduler cannot be reached: {reason(error)}") from None
+    with ExitStack() as stack:
+        where = settings.address
+        if not where:
+            stack.enter_context(dask.config.set(CONFIG))
+            resource_tracker.ensure_running()  # which would let the signals through again
+            options = {"host": "127.0.0.1", "dashboard_address": None, "memory_limit": 0, "threads_per_worker": 1}
+            with apart_from_terminal():  # also workers that threads of this cluster start
+                cluster = LocalCluster(n_workers=settings.parallel, silence_logs=logging.CRITICAL, **options)
+            where = stack.enter_context(cluster)
+        with refused("the Dask scheduler cannot be reached"):
+            client = Client(where, timeout=PATIENCE, set_as_default=False, name="reprokit-study")
+        yield stack.enter_context(client)
 
 
 # In a worker

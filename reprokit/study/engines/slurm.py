@@ -9,35 +9,30 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from reprokit.core.errors import EngineUnusable, needed_for, reason
+from reprokit.core.errors import EngineUnusable
 from reprokit.run.kernel import end_with_parent
 from reprokit.study import tasks
 from reprokit.study.description import Engine
-from reprokit.study.engines import apart_from_terminal
+from reprokit.study.engines import apart_from_terminal, refused
 from reprokit.study.engines.local import last_line
 
+LIBRARY: Final = "submitit"
 LOCAL: Final = "local"  # the address that stands for this machine
-LOCAL_JOB: Final = "SUBMITIT_LOCAL_JOB_ID"  # the process that controls a job of it
-FOLDER: Final = "slurm"
-MAX_LINE: Final = 500
 # squeue goes on to list a job for some minutes after its end (MinJobAge); one that it requeues is pending again.
+CANCELLED, GONE = "CANCELLED", "no longer in the queue"
 ENDS: Final = frozenset(
-    {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}
+    {"BOOT_FAIL", CANCELLED, "COMPLETED", "DEADLINE", "FAILED", GONE, "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}
 )
-CANCELLED: Final = "CANCELLED"
-GONE: Final = "no longer in the queue"
 SHORTEST, LONGEST, PATIENCE = 2.0, 60.0, 30.0  # seconds between two looks at the queue, and for an answer
 
 
 def check(settings: Engine) -> None:
     """Refuse settings that submitit does not know."""
-    with needed_for('kind = "slurm"', "submitit"):
-        import submitit  # noqa: F401
     if settings.address not in ("", LOCAL):
         raise EngineUnusable('engine.address of kind = "slurm" is left out, or "local" for processes of this machine')
     if settings.address != LOCAL and shutil.which("sbatch") is None:
@@ -50,21 +45,17 @@ class Queue:
 
     def __init__(self) -> None:
         self._states: dict[str, str] = {}
-        self._submitted, self._looked = time.monotonic(), -math.inf
-
-    def add(self, job: str) -> None:
-        """Take note of a job that was submitted: new ones are looked at more often."""
-        self._states[job] = ""
-        self._submitted = time.monotonic()
+        self._submitted = self._looked = -math.inf  # when the last new job came, and when squeue was asked
 
     def end_of(self, job: str) -> str | None:
         """Return the state in which a job has ended; None while it waits or runs, or nobody knows of it."""
         now = time.monotonic()
+        if job not in self._states:  # new ones are looked at more often
+            self._states[job], self._submitted = "", now
         if now > self._looked + min(LONGEST, max(SHORTEST, (now - self._submitted) / 10)):
             self._looked = now
             self._look()
-        state = self._states[job]
-        return state if state in ENDS or state == GONE else None
+        return self._states[job] if self._states[job] in ENDS else None
 
     def _look(self) -> None:
         command = ["squeue", "--noheader", f"--user={os.getuid()}", "--states=all", "--format=%i %T"]
@@ -81,46 +72,35 @@ class Slurm:
     """Submits jobs by submitit. Slurm requeues what it preempts; a job that failed is submitted again here."""
 
     def __init__(self, settings: Engine, directory: Path) -> None:
-        self._jobs: dict[str, Any] = {}  # the last one of each task, as long as it has not ended
-        self._tries: Counter[str] = Counter()
-        self._directory = directory
-        self._executor = _executor(settings, directory / FOLDER)
-        (directory / FOLDER).mkdir(mode=0o700, exist_ok=True)
+        self._jobs: defaultdict[str, list[Any]] = defaultdict(list)  # of each task, as long as none made it
+        self._directory, folder = str(directory), directory / "slurm"
+        self._executor = _executor(settings, folder)
+        folder.mkdir(mode=0o700, exist_ok=True)
         self._queue = None if settings.address == LOCAL else Queue()
 
     def submit(self, name: str) -> None:
-        """Queue the job that makes a pair."""
-        self._tries[name] = 0
-        self._submit(name)
-
-    def _submit(self, name: str) -> None:
-        self._tries[name] += 1
-        try:
-            with apart_from_terminal():
-                self._jobs[name] = self._executor.submit(_work, str(self._directory), name, sys.path)
-        except Exception as error:
-            raise EngineUnusable(f"the job cannot be submitted: {reason(error)[:MAX_LINE]}") from None
-        if self._queue is not None:
-            self._queue.add(self._jobs[name].job_id)
+        """Queue a job that makes a pair."""
+        with refused("the job cannot be submitted"), apart_from_terminal():
+            job = self._executor.submit(_work, self._directory, name, sys.path)
+        self._jobs[name].append(job)
 
     def ended(self, name: str) -> str | None:
         """Return how the last job of a task has ended."""
-        job = self._jobs[name]
+        job = self._jobs[name][-1]
         has_result = job.paths.result_pickle.exists()
         state = (job.state if job.done() else None) if self._queue is None else self._queue.end_of(job.job_id)
         if not has_result and state is None:
             return None
-        del self._jobs[name]
-        if has_result and job.exception() is None:
-            return ""
-        if state != CANCELLED and self._tries[name] < tasks.TRIES:
-            self._submit(name)
+        is_made = has_result and job.exception() is None
+        if not is_made and state != CANCELLED and len(self._jobs[name]) < tasks.TRIES:
+            self.submit(name)
             return None
-        return f"job {job.job_id}: {last_line(job.paths.stderr) or state}"
+        del self._jobs[name]
+        return "" if is_made else f"job {job.job_id}: {last_line(job.paths.stderr) or state}"
 
     def close(self) -> None:
         """Cancel the jobs that have not ended."""
-        for job in self._jobs.values():
+        for *_, job in self._jobs.values():
             with suppress(Exception):
                 if self._queue is not None:
                     job.cancel()
@@ -134,17 +114,15 @@ def _executor(settings: Engine, folder: Path) -> Any:
 
     is_local = settings.address == LOCAL
     own: dict[str, Any] = {"timeout_min": 7 * 24 * 60} if is_local else {"job_name": "reprokit"}
-    try:
+    with refused("submitit refuses engine.options"):
         chosen = (submitit.LocalExecutor if is_local else submitit.SlurmExecutor)(folder=str(folder))
         chosen.update_parameters(**{**own, **settings.options})
-    except Exception as error:
-        raise EngineUnusable(f"submitit refuses engine.options: {reason(error)[:MAX_LINE]}") from None
-    return chosen
+        return chosen
 
 
 def _work(directory: str, name: str, path: list[str]) -> None:
     """Run a task; this is called on a node of the cluster."""
     sys.path[:] = path
-    if LOCAL_JOB in os.environ:
-        end_with_parent()
+    if "SUBMITIT_LOCAL_JOB_ID" in os.environ:
+        end_with_parent()  # the process that controls the job
     tasks.work(directory, name, tasks.own_name())

@@ -10,7 +10,8 @@ import hashlib
 import os
 import time
 
-from ...capture.random_states import RandomStates, put_back
+from ...capture.random_states import generator_entries
+from ...core.state_entries import StateKind, generator_entry
 from ...pytorch import private_api
 from ...pytorch.compiled_graphs import COMPILED
 from ...pytorch.dispatch_modes import passed_on
@@ -292,18 +293,15 @@ class GeneratorStates:
         generators = [value for value in [*args, *kwargs.values()] if isinstance(value, torch.Generator)]
         if torch.cuda.is_initialized():
             generators.append(torch.cuda.default_generators[torch.cuda.current_device()])
-        self._states = [(generator, generator.get_state()) for generator in [torch.default_generator, *generators]]
+        entries = [generator_entry(StateKind.TORCH, "", each) for each in [torch.default_generator, *generators]]
+        entries += generator_entries() if foreign else []  # a foreign operator may use any generator
+        self._states = [(each.put_back, each.read()) for each in entries]
         self.processor = self._states[0][1]
-        others = RandomStates()
-        if foreign:  # a foreign operator may use any generator
-            others.keep()
-        self._others = others.kept()
 
     def restore(self) -> None:
         """Restore all states."""
-        for generator, state in self._states:
-            generator.set_state(state)
-        put_back(self._others)
+        for put_back, state in self._states:
+            put_back(state)
 
 
 # Inputs in files
