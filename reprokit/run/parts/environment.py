@@ -30,7 +30,8 @@ class EnvironmentPart(RunPart):
 
         recording = RunDirectory(Path(self._plan.replay_of.path))
         recorded = recording.environment() or {}
-        closing.run.changed.extend(replay_plan.later_changes(recorded, environment))
+        known = [*closing.run.changed, *replay_plan.later_changes(recorded, environment)]
+        closing.run.changed = list(dict.fromkeys(known))
         for change in data.changes_between(recorded.get("data"), environment.data):
             closing.say_changed(change)
         for change in compute_pins.unmet(recording, RunDirectory(closing.path)):  # in spite of the pins
