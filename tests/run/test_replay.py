@@ -383,7 +383,6 @@ def test_another_virtual_environment_is_said_before_the_start(reprokit: Reprokit
     reprokit.script("train.py", "import numpy\nprint(numpy.random.default_rng().random())\n")
     own = environment_with(packages, directory / "own")
     reprokit.run("record", "-o", "run", "--", "python", "train.py", environment=own)
-    assert "changed" not in reprokit.run("replay", "run", environment=own).stderr
 
     lines = reprokit.run("replay", "run", environment=environment_with(None, directory / "empty")).stderr.splitlines()
     start = lines.index("Traceback (most recent call last):")
@@ -407,3 +406,12 @@ def test_packages_that_python_finds_by_links_are_not_missing(reprokit: Reprokit)
     (site / "more.pth").write_text(f"# where NumPy is\nimport sys\n\n{packages}\n")
     reprokit.run("record", "-o", "run", "--", "python", "train.py", environment=own)
     assert reprokit.run("replay", "run", environment=own).stderr.count("changed") == 0
+
+
+def test_a_replay_that_fails_says_what_python_a_shell_found(reprokit: Reprokit) -> None:
+    directory, packages = reprokit.directory, Path(numpy.__file__).parents[1]
+    own, empty = environment_with(packages, directory / "own"), environment_with(None, directory / "empty")
+    reprokit.run("record", "-o", "run", "--", "sh", "-c", "python -c 'import numpy'", environment=own)
+    done = reprokit.run("replay", "run", environment=empty)
+    assert done.returncode == 1
+    assert f"changed: Python's path: {directory / 'own'}/bin/python recorded, {directory / 'empty'}/bin" in done.stderr
