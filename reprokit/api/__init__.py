@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from reprokit.api.commands import Command, OptionValue, started, words_of
+from reprokit.api.commands import Command, OptionValue, name_text, started, words_of
 from reprokit.api.results import Run, RunLike, RunVerdict, new_run
 from reprokit.core.errors import ReprokitError, UsageError
 from reprokit.gate.results import GateVerdict
@@ -210,7 +210,7 @@ def _function_words(function: Callable[[], object]) -> list[str]:
 def _resolved(run: RunLike) -> Path:
     from reprokit.run_files import home
 
-    return home.resolve(os.fspath(run))
+    return home.resolve(name_text(run))
 
 
 def _texts(values: str | float | Sequence[str]) -> tuple[str, ...]:

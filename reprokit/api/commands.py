@@ -151,9 +151,16 @@ def _text(value: str | float | os.PathLike[str]) -> str:
     return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
 
 
+def name_text(name: str | os.PathLike[str]) -> str:
+    """Return a name or a path as text; UsageError for what is neither."""
+    if isinstance(name, str | os.PathLike):
+        return os.fspath(name)
+    raise UsageError(f"{name!r} is neither a name nor a path; give a text, or several arguments in place of a list")
+
+
 def _word(argument: str | os.PathLike[str]) -> str:
     """Return an argument, which must not be taken for an option."""
-    text = os.fspath(argument)
+    text = name_text(argument)
     return f"./{text}" if text.startswith("-") else text
 
 

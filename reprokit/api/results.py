@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reprokit.api.commands import Command, NewRunPlace, OptionValue, started, words_of
+from reprokit.api.commands import Command, NewRunPlace, OptionValue, name_text, started, words_of
 from reprokit.core.difference import Difference, Verdict
 from reprokit.verify.comparison import Comparison, HostsComparison
 from reprokit.verify.verdict import hosts_line, verdict_line
@@ -28,7 +28,7 @@ class Run:
         """Open a run by its path or its name; RunNotFound if there is none."""
         from reprokit.run_files import home
 
-        self._path = Path(os.path.abspath(home.resolve(os.fspath(path))))
+        self._path = Path(os.path.abspath(home.resolve(name_text(path))))
         self._directory  # noqa: B018  # raises for what is no run
 
     @cached_property

@@ -165,7 +165,7 @@ def _before_subcommand(words: list[str]) -> tuple[list[str], str]:
 
 def _report(error: Exception, subcommand: str) -> int:
     """Print one line; returns the exit code."""
-    own = as_own_error(error)
+    own = as_own_error(error, f"reprokit {subcommand}" if subcommand in COMMANDS else "reprokit")
     if own is None:
         _print_error("reprokit: interrupted")
         return EXIT_INTERRUPTED
@@ -175,15 +175,16 @@ def _report(error: Exception, subcommand: str) -> int:
     return EXIT_OWN_FAILURE if subcommand in LAUNCHING and own.exit_code < EXIT_OWN_FAILURE else own.exit_code
 
 
-def as_own_error(error: Exception) -> ReprokitError | None:
-    """Return an error of whatever kind as one of reprokit's; None for an interruption."""
+def as_own_error(error: Exception, command: str = "reprokit") -> ReprokitError | None:
+    """Return an error of whatever kind as one of reprokit's, by default of this command; None for an interruption."""
     if isinstance(error, ReprokitError):
         return error
     if isinstance(error, click.Abort):
         return None
     if isinstance(error, click.ClickException):
-        where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "reprokit"
-        return UsageError(f"{error.format_message()} See '{where} --help'.")
+        where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else command
+        message = error.format_message()
+        return UsageError(f"{message}{'' if message.endswith(('.', '?')) else '.'} See '{where} --help'.")
     if isinstance(error, OSError) and error.strerror:
         where = f" ({error.filename})" if error.filename else ""
         return SystemRefused(f"the system refused: {error.strerror}{where}")

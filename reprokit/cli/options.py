@@ -121,19 +121,16 @@ class Age(click.ParamType):  # type: ignore[type-arg]
         return timedelta(**{DURATIONS[match[2]]: int(match[1])})
 
 
-class Seconds(click.FloatRange):
-    """A number of seconds, neither NaN nor infinite."""
+class Seconds(click.ParamType):  # type: ignore[type-arg]
+    """A number of seconds above 0, neither NaN nor infinite."""
 
     name = "seconds"
 
-    def __init__(self) -> None:
-        super().__init__(min=0, min_open=True)
-
     def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number."""
-        number = float(super().convert(value, param, ctx))  # type: ignore[arg-type]  # click takes texts as well
-        if not math.isfinite(number):
-            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+        number = float(click.FLOAT.convert(value, param, ctx))  # type: ignore[arg-type]  # click takes texts as well
+        if not 0 < number < math.inf:
+            self.fail(f"{value!r} is not a number of seconds above 0, such as 90 or 0.5.", param, ctx)
         return number
 
 

@@ -154,7 +154,7 @@ def _by_name(output: Path | None) -> str:
     for suffix, kind in SUFFIXES.items():
         if output.name.endswith(suffix):
             return kind
-    raise UsageError(f"the name {output.name} does not say what to write; add --format")
+    raise UsageError(f"the name {output} does not say what to write: end it in {', '.join(SUFFIXES)}, or add --format")
 
 
 def _signed_page(facts: AuditFacts, key: Ed25519PrivateKey, output: Path) -> str:

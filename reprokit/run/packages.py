@@ -145,14 +145,25 @@ def _top_level_names(package: Distribution) -> set[str]:
 
 def directories(command: Command, user_variables: Mapping[str, str], directory: Path) -> list[str] | None:
     """Return the directories of installed packages in sys.path's order; None if the command is not Python."""
-    python = _interpreter(command, user_variables.get("PATH"), directory)
+    python = interpreter(command, user_variables.get("PATH"), directory)
     if python is None:
         return None
     search_path = [str(directory / entry) for entry in user_variables.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    return [*search_path, *_site_directories(python, user_variables)]
+    sites = list(_site_directories(python, user_variables))
+    return [*search_path, *sites, *(path for site in sites for path in _linked(site))]
 
 
-def _interpreter(command: Command, search_path: str | None, directory: Path) -> Path | None:
+def _linked(site: str) -> Iterator[str]:
+    """Yield the directories that .pth files of a package directory add to sys.path."""
+    with suppress(OSError):
+        for name in [name for name in sorted(os.listdir(site)) if name.endswith(".pth")][:MAX_DIRECTORIES]:
+            for line in rundir.beginning(Path(site, name), MAX_LIST).splitlines():
+                path = os.path.join(site, os.fsdecode(line.strip()))
+                if not line.startswith((b"#", b"import ", b"import\t")) and os.path.isdir(path):
+                    yield path
+
+
+def interpreter(command: Command, search_path: str | None, directory: Path) -> Path | None:
     """Return the Python interpreter that the command is, or to which its #! lines lead; None if there is none."""
     with suppress(LaunchError):
         for path, _ in chain(command.program, command.arguments, search_path, directory):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from reprokit import entropy
-from reprokit.core.errors import NotReplayable, RunDamaged, RunInProgress, WorkingDirectoryMissing
-from reprokit.core.printable import printable
+from reprokit.core.errors import LaunchError, NotReplayable, RunDamaged, RunInProgress, WorkingDirectoryMissing
+from reprokit.core.printable import listed, printable
 from reprokit.core.version import VERSION
 from reprokit.model.environment import EnvironmentFile
 from reprokit.model.plan import KEEP_OUTPUTS, RECORD, REPLAY, RUN, CapturePlan, Plan, ReplayStart, RulesPlan
@@ -21,6 +22,7 @@ from reprokit.model.run import AUTOMATIC, FAILED, ReplayOf, RunFile, StartFiles,
 from reprokit.model.states import ON, WITHOUT_SUPERVISOR, Switch, off
 from reprokit.run import compute_pins, host
 from reprokit.run import environment as environments
+from reprokit.run.command import resolve
 from reprokit.run.file_digests import MAX_CODE, file_digest
 from reprokit.run_files import rundir, variables
 from reprokit.run_files.rundir import RunDirectory
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from reprokit.model.question import Question
 
 MAX_STRIDES = 10_000  # of optimizers; further ones have each step in the replay
+MAX_NAMED = 5  # packages in one line
 LONGEST = 200  # characters of a fact, which may come from an untrusted file
 
 
@@ -234,6 +237,9 @@ def _changes(recording: RunDirectory, command: tuple[str, ...], directory: Path)
     recorded_environment = recording.environment()
     if recorded_environment is not None:
         yield from _host_changes(recorded_environment)
+        if _nested_fact(recorded_environment, "python", "executable"):
+            with suppress(LaunchError):  # a command that cannot be started has an error of its own
+                yield from _python_changes(recorded_environment, run, command, directory)
         yield from dict.fromkeys(
             [
                 *_file_changes(recorded_environment, directory),
@@ -284,6 +290,36 @@ def _host_changes(recorded: dict[str, Any]) -> Iterable[str]:
         yield from _difference(label, _nested_fact(recorded, "cpu", name), cpu[name])
     if recorded.get("cpu") and _nested_fact(recorded, "cpu", "flags") != cpu["flags"]:
         yield "processor: its instruction sets differ, and libraries may choose other code"
+
+
+def _python_changes(recorded: dict[str, Any], run: RunFile, command: tuple[str, ...], directory: Path) -> Iterable[str]:
+    """Yield how the command's Python and its packages differ from the recorded ones, without running it."""
+    from reprokit.run import packages  # imported by replays of Python that need it
+
+    own = environments.without_own(variables.given_again(environments.inherited(), run.variables))
+    resolved = resolve(command, own.get("PATH"), directory)
+    search_path = packages.directories(resolved, own, directory)
+    python = packages.interpreter(resolved, own.get("PATH"), directory)
+    if search_path is None or python is None:
+        return
+    known = str(_nested_fact(recorded, "python", "executable")).replace("\0", "")
+    if _directory_of(known) != _directory_of(directory / python):
+        yield from _difference("Python's path", known, str(directory / python))
+    versions, imported = recorded.get("packages"), recorded.get("imported")
+    installed = {package.name: package.version for package in packages.installed(search_path)}
+    others = [
+        f"{name} {version} ({installed.get(name, 'missing')} now)"
+        for name, version in (versions.items() if isinstance(versions, dict) else ())
+        if installed.get(name) != version and (not isinstance(imported, list) or name in imported)
+    ]
+    if others:
+        named = printable(listed(others, MAX_NAMED), LONGEST)
+        yield f"packages recorded: {named}; install these, or replay with the recorded Python"
+
+
+def _directory_of(python: str | Path) -> str:
+    """Return the directory of an interpreter by its one name, which its environment has below it."""
+    return os.path.realpath(os.path.dirname(python))
 
 
 def _file_changes(recorded: dict[str, Any], directory: Path) -> Iterable[str]:

@@ -69,7 +69,7 @@ def rank_sum(left: Values, right: Values) -> RankSum | None:
 
 
 def _scipy() -> Any:
-    with needed_for("the statistics of a study", "scipy", otherwise="the runs themselves are kept"):
+    with needed_for("the evaluation of a study", "scipy", otherwise="the runs themselves are kept"):
         from scipy import stats
     return stats
 

@@ -142,6 +142,8 @@ def test_a_script_that_records_a_function_while_it_is_imported_is_told_where_to(
         (lambda: reprokit.replay("absent"), errors.RunNotFound, "absent does not exist"),
         (lambda: reprokit.verify("absent"), errors.RunNotFound, "absent does not exist"),
         (lambda: reprokit.verify(right="absent"), errors.UsageError, "the left run"),
+        (lambda: reprokit.verify(3), errors.UsageError, "3 is neither a name nor a path"),  # type: ignore[arg-type]
+        (lambda: reprokit.ask("last", ["w"]), errors.UsageError, "['w'] is neither"),  # type: ignore[arg-type]
         (lambda: reprokit.gate(["true"], update_golden=True), errors.UsageError, "--golden DIR"),
         (lambda: reprokit.gate(["true"], pairs="x"), errors.UsageError, "'x' is not a valid integer"),
     ],

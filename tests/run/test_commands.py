@@ -138,6 +138,19 @@ def test_an_option_is_blamed_by_its_name(reprokit: Reprokit) -> None:
     )
 
 
+def test_a_mistake_is_one_of_its_command(reprokit: Reprokit) -> None:
+    for words, said in (
+        ("report -o", "Option '-o' requires an argument. See 'reprokit report --help'."),
+        ("doctor more", "Got unexpected extra argument (more). See 'reprokit doctor --help'."),
+        ("--debug-more", "No such option '--debug-more'. Did you mean '--debug'? See 'reprokit --help'."),
+        ("profile --seconds soon -- true", "'soon' is not a valid float."),
+        ("profile --seconds inf -- true", "'inf' is not a number of seconds above 0, such as 90 or 0.5."),
+    ):
+        assert said in reprokit.run(*words.split()).stderr
+    reprokit.run("record", "--", "true")
+    assert "the name . does not say what to write: end it in .md," in reprokit.run("report", "-o", ".").stderr
+
+
 def test_after_an_interruption_a_look_comes_next(reprokit: Reprokit) -> None:
     """Whatever the training then does: a replay would not end where it did."""
     for code in ("time.sleep(60)", "\ntry: time.sleep(60)\nexcept KeyboardInterrupt: pass"):

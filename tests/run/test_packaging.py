@@ -255,3 +255,9 @@ def test_wheels_are_for_old_releases_of_glibc(machine: str, number: int, checkou
         symbols = subprocess.run(["objdump", "-T", str(path)], capture_output=True, text=True, check=True).stdout
         versions = {tuple(map(int, found.split("."))) for found in re.findall(r"GLIBC_([\d.]+)", symbols)}
         assert max(versions, default=(0,)) <= (2, 17), name
+
+
+def test_make_has_the_folder_that_its_recipes_write_into() -> None:
+    for recipe in (ROOT / "Makefile").read_text().split("\n\n"):
+        first = re.search(r">build/", recipe)
+        assert first is None or re.search(r"mkdir -p [^\n]*\bbuild\b", recipe[: first.start()]), recipe

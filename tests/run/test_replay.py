@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 from reprokit.core.difference import Difference, Verdict, group
@@ -365,3 +366,52 @@ def test_the_replay_of_an_edited_script_says_what_it_is_not(reprokit: Reprokit) 
     no_longer = "no longer the recorded training"
     assert fewer.startswith(f"{no_longer}: steps of optimizer#0 of process 0: identical for 4 steps, then the right ")
     assert other.startswith(f"{no_longer}: parameters of optimizer#0 of process 0: at step 0")
+
+
+def environment_with(packages: Path | None, place: Path, version: str = numpy.__version__) -> dict[str, str]:
+    """Make a virtual environment, which may have NumPy, of this version by its metadata; return its PATH."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
+    if packages is not None:
+        (site,) = place.glob("lib/python3*/site-packages")
+        for path in packages.glob("numpy*"):
+            (site / path.name.replace(f"-{numpy.__version__}.", f"-{version}.")).symlink_to(path)
+    return {"PATH": f"{place / 'bin'}:{os.environ['PATH']}"}
+
+
+def test_another_virtual_environment_is_said_before_the_start(reprokit: Reprokit) -> None:
+    directory, packages = reprokit.directory, Path(numpy.__file__).parents[1]
+    reprokit.script("train.py", "import numpy\nprint(numpy.random.default_rng().random())\n")
+    own = environment_with(packages, directory / "own")
+    reprokit.run("record", "-o", "run", "--", "python", "train.py", environment=own)
+
+    lines = reprokit.run("replay", "run", environment=environment_with(None, directory / "empty")).stderr.splitlines()
+    start = lines.index("Traceback (most recent call last):")
+    paths = [str(directory / name / "bin" / "python") for name in ("own", "empty")]
+    assert any(f"Python's path: {paths[0]} recorded, {paths[1]} now" in line for line in lines[:start])
+    missing = f"packages recorded: numpy {numpy.__version__} (missing now); install these, or replay with the recorded"
+    assert any(missing in line for line in lines[:start])
+    assert len(reprokit.facts()["changed"]) == len(set(reprokit.facts()["changed"]))
+
+    older = reprokit.run("replay", "run", environment=environment_with(packages, directory / "older", "1.0"))
+    assert (older.returncode, f"numpy {numpy.__version__} (1.0 now)" in older.stderr) == (0, True)
+    same = reprokit.run("replay", "run", environment=environment_with(packages, directory / "same"))
+    assert (same.returncode, "packages recorded" in same.stderr) == (0, False)
+
+
+def test_packages_that_python_finds_by_links_are_not_missing(reprokit: Reprokit) -> None:
+    packages = Path(numpy.__file__).parents[1]
+    reprokit.script("train.py", "import numpy\n")
+    own = environment_with(None, reprokit.directory / "own")
+    (site,) = reprokit.directory.glob("own/lib/python3*/site-packages")
+    (site / "more.pth").write_text(f"# where NumPy is\nimport sys\n\n{packages}\n")
+    reprokit.run("record", "-o", "run", "--", "python", "train.py", environment=own)
+    assert reprokit.run("replay", "run", environment=own).stderr.count("changed") == 0
+
+
+def test_a_replay_that_fails_says_what_python_a_shell_found(reprokit: Reprokit) -> None:
+    directory, packages = reprokit.directory, Path(numpy.__file__).parents[1]
+    own, empty = environment_with(packages, directory / "own"), environment_with(None, directory / "empty")
+    reprokit.run("record", "-o", "run", "--", "sh", "-c", "python -c 'import numpy'", environment=own)
+    done = reprokit.run("replay", "run", environment=empty)
+    assert done.returncode == 1
+    assert f"changed: Python's path: {directory / 'own'}/bin/python recorded, {directory / 'empty'}/bin" in done.stderr

@@ -30,7 +30,12 @@ class EnvironmentPart(RunPart):
 
         recording = RunDirectory(Path(self._plan.replay_of.path))
         recorded = recording.environment() or {}
-        closing.run.changed.extend(replay_plan.later_changes(recorded, environment))
+        has_failed = bool(closing.ended.exit_code) and recording.run.exit_code == 0
+        for change in replay_plan.later_changes(recorded, environment):
+            if has_failed:  # perhaps for this
+                closing.say_changed(change)
+            elif change not in closing.run.changed:
+                closing.run.changed.append(change)
         for change in data.changes_between(recorded.get("data"), environment.data):
             closing.say_changed(change)
         for change in compute_pins.unmet(recording, RunDirectory(closing.path)):  # in spite of the pins
