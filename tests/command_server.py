@@ -23,12 +23,14 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NoReturn
+
+import msgspec
 
 import reprokit
 
@@ -141,6 +143,7 @@ def main() -> None:
     """Import what commands import, and fork a process for each request until nobody is left to send one."""
     requests = socket.socket(fileno=int(sys.argv[1]))
     _import_commands()
+    _fill_caches()
     gc.collect()
     gc.freeze()  # or each process would copy what a collection touches
     with selectors.DefaultSelector() as selector:
@@ -163,6 +166,22 @@ def _import_commands() -> None:
                 importlib.import_module(module.name)
     for name in NOT_IMPORTED:
         del sys.modules[name]
+
+
+def _fill_caches() -> None:
+    """Work out once what each command would: the fields of structs, and regular expressions."""
+    from reprokit.verify.categories import environment
+
+    for kind in _subclasses(msgspec.Struct):
+        with suppress(NameError, TypeError):  # of a struct that is written, and never read
+            msgspec.json.Decoder(kind)
+    environment.rule_for("")  # tries the patterns of all rules
+
+
+def _subclasses(kind: type[msgspec.Struct]) -> Iterator[type[msgspec.Struct]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _subclasses(each)
 
 
 def _accept(requests: socket.socket, selector: selectors.BaseSelector) -> bool:

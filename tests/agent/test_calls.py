@@ -26,6 +26,7 @@ def test_a_recorded_step_makes_few_calls_more_than_a_bare_one(tmp_path: Path) ->
     assert not [place for kind, place in functions if functions[kind, place] and "is_compiling" in place]
 
 
+@pytest.mark.slow
 def test_so_does_one_that_would_be_captured(tmp_path: Path) -> None:
     steps, _functions = added_calls(tmp_path, *CAPTURE)
     (most, count), *_others = Counter(python for python, _ in steps).most_common()

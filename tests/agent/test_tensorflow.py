@@ -11,7 +11,7 @@ from tests.agent.training import Outcome, Training, digests, float_value, object
 from tests.support import rest_slow, training_text
 from tests.verify.runs import rows_digest
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
 
 FIT = training_text("keras_fit.py")
 
@@ -44,7 +44,6 @@ def exact(series: dict[str, list[float]]) -> dict[str, list[Any]]:
     return {name: [float_value("float64", number) for number in numbers] for name, numbers in series.items()}
 
 
-@pytest.mark.slow
 def test_keras_trains_as_before(fit: tuple[Training, Outcome]) -> None:
     _, outcome = fit
     assert (outcome.status, outcome.output) == (0, "refused\n")
@@ -95,7 +94,6 @@ def test_weights_of_every_epoch_and_of_the_end(fit: tuple[Training, Outcome]) ->
     assert outcome.one("optimizer", object="optimizer#0")["steps"] == 10
 
 
-@pytest.mark.slow
 def test_loops_that_apply_gradients_themselves(training: Training) -> None:
     outcome = training.run(LOOP)
     assert outcome.status == 0
@@ -111,7 +109,6 @@ def test_loops_that_apply_gradients_themselves(training: Training) -> None:
     assert "tensorflow" in [line["name"] for line in outcome.of("random_state")]
 
 
-@pytest.mark.slow
 def test_a_failure_of_the_agent_is_never_the_trainings(training: Training) -> None:
     outcome = training.run(training_text("keras_watched.py", "failing"))
     assert (outcome.status, outcome.output) == (0, "done\n")
@@ -121,7 +118,6 @@ def test_a_failure_of_the_agent_is_never_the_trainings(training: Training) -> No
     assert outcome.lines[-1]["k"] == "end"
 
 
-@pytest.mark.slow
 def test_signatures_stay(training: Training) -> None:
     script = training_text("keras_watched.py", "signatures")
     assert training.run(script).output == training.run_bare(script).output

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,19 @@ from reprokit.core.difference import Difference
 from reprokit.diff.files import diff
 from reprokit.diff.stores import common_stores
 
-zarr = pytest.importorskip("zarr")
-pytest.importorskip("tensorstore")
 VALUES = np.arange(24, dtype=np.float32).reshape(4, 6)
+
+
+@cache
+def zarr() -> Any:
+    """Import it once a test wants it: all workers collect this module, and few run its tests."""
+    pytest.importorskip("tensorstore")
+    return pytest.importorskip("zarr")
 
 
 def store(path: Path, value: float = 0.5, version: int = 3, chunks: tuple[int, int] = (2, 3), **options: Any) -> Path:
     """A group of an array below another group, with attributes."""
-    group = zarr.open_group(path, mode="w", zarr_format=version)
+    group = zarr().open_group(path, mode="w", zarr_format=version)
     group.attrs["rate"] = 0.5
     values = VALUES.copy()
     values[1, 2] = value
@@ -63,8 +69,8 @@ def test_an_element_that_differs_is_named_in_its_array(tmp_path: Path, version: 
 @pytest.mark.slow
 def test_other_chunks_compressors_shards_and_versions_are_the_same_content(tmp_path: Path) -> None:
     left = store(tmp_path / "left")
-    zarr.consolidate_metadata(store(tmp_path / "consolidated"))
-    zarr.consolidate_metadata(store(tmp_path / "old consolidated", version=2))
+    zarr().consolidate_metadata(store(tmp_path / "consolidated"))
+    zarr().consolidate_metadata(store(tmp_path / "old consolidated", version=2))
     others = [
         store(tmp_path / "chunks", chunks=(4, 2)),
         store(tmp_path / "plain", compressors=None),
@@ -87,10 +93,10 @@ def test_what_is_beside_the_elements_is_compared(tmp_path: Path) -> None:
     (noted / "notes.txt").write_text("by hand")
     assert list(changes(left, noted)) == ["notes.txt"]
     other = store(tmp_path / "other", chunks=(4, 6))
-    zarr.open_group(other)["model/w"].attrs["unit"] = "km"
+    zarr().open_group(other)["model/w"].attrs["unit"] = "km"
     assert list(changes(left, other)) == ["./model/w@/unit"]
-    zarr.consolidate_metadata(other)
-    zarr.consolidate_metadata(left)
+    zarr().consolidate_metadata(other)
+    zarr().consolidate_metadata(left)
     text = (left / "zarr.json").read_text()
     (left / "zarr.json").write_text(text.replace('"unit": "m"', '"unit": "mm"'))
     assert list(changes(left, store(tmp_path / "again"))) == ["./consolidated metadata"]
@@ -99,7 +105,7 @@ def test_what_is_beside_the_elements_is_compared(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_arrays_of_texts_and_records_are_compared_by_their_files(tmp_path: Path) -> None:
     def saved(name: str, values: Any, chunks: int) -> Path:
-        group = zarr.open_group(tmp_path / name, mode="w", zarr_format=2)
+        group = zarr().open_group(tmp_path / name, mode="w", zarr_format=2)
         group.create_array("rows", data=np.array(values, dtype=[("a", "<i4"), ("b", "<f8")]), chunks=(chunks,))
         group.create_array("w", data=VALUES, chunks=(4, chunks))
         return tmp_path / name

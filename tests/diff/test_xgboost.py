@@ -15,12 +15,12 @@ from reprokit.diff.formats.xgboost import read
 from reprokit.diff.sources import BytesSource
 from tests.diff.objects import meaning, named, same, shown
 
-xgboost = pytest.importorskip("xgboost")
 pytestmark = pytest.mark.xgboost
 TREES = "learner/gradient_booster/model/trees"
 
 
 def model(kind: str, rounds: int = 2) -> bytes:
+    xgboost = pytest.importorskip("xgboost")  # here: it imports scikit-learn, which takes every worker a second
     x = np.random.default_rng(1).random((200, 4))
     parameters = {"objective": "binary:logistic", "max_depth": 4, "seed": 1, "nthread": 1}
     booster = xgboost.train(parameters, xgboost.DMatrix(x, label=x[:, 0] * x[:, 1] > 0.3), rounds)

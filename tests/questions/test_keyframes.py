@@ -51,10 +51,30 @@ def debug(directory: Path, *typed: str, words: Sequence[str] = (), status: int =
     return done
 
 
+@pytest.fixture(scope="module")
+def loop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording that main answers are asked of: no question leaves anything in it."""
+    directory = tmp_path_factory.mktemp("loop")
+    record(directory, "keyframed_loop.py 40")
+    return directory
+
+
+def assert_answers_are_alike(directory: Path) -> None:
+    answer = ask(directory)
+    assert (answer["keyframe"], answer["steps"], answer["proved_steps"]) == (35, [38, 39], 5), answer
+    assert answer["added"] > 10
+    assert [answer[kind] for kind in ("refused", "unproved", "parted")] == [0, {}, []]
+    again = ask(directory, "--from-start")
+    assert (again["keyframe"], again["added"], again["known"], again["differing"]) == (None, 0, answer["added"], [])
+
+
+def test_an_answer_from_a_keyframe_is_that_from_the_first_step(loop: Path) -> None:
+    assert_answers_are_alike(loop)
+
+
 @pytest.mark.parametrize(
     "training",
     [
-        "keyframed_loop.py 40",
         pytest.param("keyframed_loop.py 40 grouped", marks=pytest.mark.extended),
         pytest.param("keyframed_loader.py 40 0", marks=pytest.mark.extended),
         pytest.param("keyframed_loader.py 40 2", marks=pytest.mark.slow),
@@ -62,14 +82,25 @@ def debug(directory: Path, *typed: str, words: Sequence[str] = (), status: int =
         pytest.param("keyframed_pair.py 40", marks=pytest.mark.extended),
     ],
 )
-def test_an_answer_from_a_keyframe_is_that_from_the_first_step(tmp_path: Path, training: str) -> None:
+def test_so_it_is_in_other_trainings(tmp_path: Path, training: str) -> None:
     record(tmp_path, training)
-    answer = ask(tmp_path)
-    assert (answer["keyframe"], answer["steps"], answer["proved_steps"]) == (35, [38, 39], 5), answer
-    assert answer["added"] > 10
-    assert [answer[kind] for kind in ("refused", "unproved", "parted")] == [0, {}, []]
-    again = ask(tmp_path, "--from-start")
-    assert (again["keyframe"], again["added"], again["known"], again["differing"]) == (None, 0, answer["added"], [])
+    assert_answers_are_alike(tmp_path)
+
+
+def test_the_debugger_stops_in_a_step_of_the_recorded_run(loop: Path) -> None:
+    shown = debug(loop, "p step", "n", "p step", "q")
+    assert "step 38 begins" in shown.stderr
+    assert "-> schedule.step()\n(Pdb) 37\n" in shown.stdout
+    assert shown.stdout.endswith("the replay was that run in each of the steps 35 to 37\n")
+
+
+def test_the_snapshot_of_a_step_of_the_recorded_run_is_taken(loop: Path) -> None:
+    done = Reprokit(loop).run("snapshot", "take", "run", "--step", "37", "-o", "taken")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "from the keyframe of step 35" in done.stderr
+    assert "the trail proves that the replay was that run from step 35 to " in done.stdout
+    header = json.loads((loop / "taken" / "snapshot.json").read_text())
+    assert (header["step"], header["trigger"]["condition"]) == (37, "asked")
 
 
 @pytest.mark.slow

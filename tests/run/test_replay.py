@@ -338,6 +338,7 @@ def said_of(reprokit: Reprokit, *edits: tuple[str, str]) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_the_replay_of_an_edited_script_says_that_it_is_still_that_training(reprokit: Reprokit) -> None:
     more, unchanged = said_of(reprokit, ("print(", 'print("weight", weight.tolist())\nprint('), ("", ""))

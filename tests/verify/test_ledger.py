@@ -88,6 +88,7 @@ def test_loaders_of_all_kinds(reprokit: Reprokit) -> None:
 FAR = ["far", "accumulated", "threaded", "whole", "sliced", "twice", "broken", "plain"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [["ahead", "changed"], pytest.param(FAR, marks=pytest.mark.slow)])
 def test_a_batch_that_is_fetched_ahead_is_that_of_the_step_that_used_it(reprokit: Reprokit, names: list[str]) -> None:
     assert record(reprokit, "run", "ledgered_ahead.py", "seen.json", *names).returncode == 0

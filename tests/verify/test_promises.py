@@ -24,18 +24,19 @@ NO_PROMISES = {  # why
 def spoken(tree: ast.Module, *, has_help: bool) -> Iterator[tuple[int, str]]:
     """The texts that a module may print: not its docstrings, nor the help of options, nor names without a space."""
     silent: set[int] = set()
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(tree))
+    for node in nodes:
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             first = node.body[0] if node.body else None
             silent |= {id(first.value)} if isinstance(first, ast.Expr) else set()
             decorators = getattr(node, "decorator_list", [])
             silent |= {id(part) for decorator in decorators for part in ast.walk(decorator)}
-    functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    roots = functions if has_help else [tree]
-    for root in roots:
-        for node in ast.walk(root):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in silent:
-                yield node.lineno, node.value
+    if has_help:
+        functions = [node for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+        nodes = [node for function in functions for node in ast.walk(function)]
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in silent:
+            yield node.lineno, node.value
 
 
 def promises(path: Path) -> list[str]:

@@ -204,6 +204,7 @@ def test_an_automatic_stride_is_the_least_power_of_two_that_keeps_the_trail_chea
     assert (stride(), stride((0, 0)), stride((0, 0), (0, 0))) == (1, 1, 1)
 
 
+@pytest.mark.slow
 def test_an_automatic_stride_is_written_in_the_run_and_a_replay_obeys_it(reprokit: Reprokit) -> None:
     record(reprokit, "run", "auto", "300", "-1")
     series = series_of(reprokit, "run")["optimizer#0"]
