@@ -63,7 +63,7 @@ ROOMS = {
     "reprokit/questions": 3_730,
     "reprokit/reproduce": 1_771,
     "reprokit/rules": 2_000,
-    "reprokit/run": 11_273,
+    "reprokit/run": 11_330,
     "reprokit/run_files": 3_420,
     "reprokit/saved_tensors": 980,
     "reprokit/study": 5_709,
