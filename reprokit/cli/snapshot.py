@@ -74,7 +74,7 @@ def take(run: Path, step: int, target: Path, from_start: bool) -> None:
     """Take the snapshot of any step of a past RUN, by a replay.
 
     The replay starts at the last keyframe before the step, where RUN has one. The trail proves that it is that
-    run, or there is no snapshot. RUN and the files of the training stay as they are. PyTorch only.
+    run, or there is no snapshot. RUN and the files of the training stay as they are. Not of JAX.
     """
     from reprokit.core.messages import say
     from reprokit.questions.take import steps_to_replay

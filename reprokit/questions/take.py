@@ -19,14 +19,16 @@ from reprokit.model.run import FINISHED, SnapshotFacts
 from reprokit.model.run_warning import NOT_WHOLE
 from reprokit.questions.replays import AnsweredReplay, ask
 from reprokit.questions.scratch import scratch
+from reprokit.run import agent_lines
 from reprokit.run.interruption import Interruption
 from reprokit.run_files import trails
 from reprokit.run_files.keyframes import Keyframe
 from reprokit.run_files.rundir import RunDirectory
 
-PYTORCH = "torch"
+TENSORFLOW = "tensorflow"
+FRAMEWORKS = {"torch", TENSORFLOW}
 MAX_PROCESSES = 1000
-INSTEAD = "'reprokit replay --on-nan capture' captures the first bad step of TensorFlow and Keras"
+INSTEAD = "'reprokit replay --on-nan capture' captures the first bad step of JAX"
 
 
 class TakenSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,12 +46,13 @@ def steps_to_replay(recording: RunDirectory, step: int) -> StepRange:
     Raises SnapshotNotTaken where no replay can be proved.
     """
     series = [each for trail in trails.read(recording) for each in trail.series]
-    others = sorted({each.framework for each in series} - {PYTORCH})
+    others = sorted({each.framework for each in series} - FRAMEWORKS)
     if others:
-        raise SnapshotNotTaken(f"{recording.path} takes steps of {printable(others[0])}, not of PyTorch; {INSTEAD}")
+        names = "PyTorch, TensorFlow or Keras"
+        raise SnapshotNotTaken(f"{recording.path} takes steps of {printable(others[0])}, not of {names}; {INSTEAD}")
     count = max((each.count for each in series), default=0)
     if not count:
-        raise SnapshotNotTaken(f"{recording.path} has no trail of PyTorch's steps, by which a replay is known")
+        raise SnapshotNotTaken(f"{recording.path} has no trail of steps, by which a replay is known")
     if step > count or (step == count and recording.run.status == FINISHED and recording.run.exit_code == 0):
         raise SnapshotNotTaken(f"{recording.path} has no step {step:,}: its last one is {count - 1:,}")
     proving = [_next_seen(each, min(step, count - 1)) for each in series if each.count >= min(step + 1, count)]
@@ -58,7 +61,9 @@ def steps_to_replay(recording: RunDirectory, step: int) -> StepRange:
             f"nothing would prove step {step:,}: the trail of {recording.path} has one in {series[0].every:,} steps,"
             " and none behind it, as the run was ended"
         )
-    return StepRange(first=step, last=max([step, *[number for number in proving if number is not None]]))
+    # TensorFlow's snapshot is saved behind its step, which must not end the replay.
+    behind = step + any(each.framework == TENSORFLOW for each in series)
+    return StepRange(first=step, last=max([behind, *[number for number in proving if number is not None]]))
 
 
 def _next_seen(series: trails.Series, step: int) -> int | None:
@@ -109,7 +114,9 @@ def _saved(replay: AnsweredReplay, step: int) -> list[SnapshotFacts]:
     saved = replay.run.run.snapshots
     if not saved:
         code = replay.launch_result.ended.exit_code
-        why = [warning.text for warning in replay.run.run.warnings if warning.code == NOT_WHOLE]
+        warnings = [*replay.run.run.warnings, *agent_lines.read(replay.run.path).warnings]
+        why = [warning.text for warning in warnings if warning.code == NOT_WHOLE]
+        why += [files.UNAVAILABLE.get(each.reason, "") for each in replay.run.run.captures_unavailable]
         raise SnapshotNotTaken(
             f"the replay came to no update of step {step:,}, or could not save it (exit status {code})"
             + "".join(f"; {printable(text)}" for text in why[:1])

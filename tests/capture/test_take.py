@@ -137,11 +137,82 @@ def test_a_replay_that_is_another_run_gives_no_snapshot(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.tensorflow
-def test_of_keras_the_epoch_is_noted_and_a_replay_captures(tmp_path: Path) -> None:
-    done = Reprokit(tmp_path).run(
-        "record", "-o", "run", "--on-nan", "note", "--", sys.executable, str(TRAININGS / "keras_noted.py")
-    )
+def test_of_keras_the_epoch_is_noted_and_any_step_is_taken(tmp_path: Path) -> None:
+    command = [sys.executable, str(TRAININGS / "keras_noted.py")]
+    done = Reprokit(tmp_path).run("record", "-o", "run", "--on-nan", "note", "--", *command)
     assert "warning: epoch 1 of fit#0: the loss is not finite; the training went on" in done.stderr
     assert "reprokit replay --on-nan capture run" in done.stderr
-    done = take(tmp_path, 1, "-o", "taken", status=2)
-    assert "takes steps of tensorflow, not of PyTorch; 'reprokit replay --on-nan capture'" in done.stderr
+    assert "the loss is inf" in take(tmp_path, 5, "-o", "taken").stdout
+    assert "has no step 12: its last one is 11" in take(tmp_path, 12, "-o", "none", status=2).stderr
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("training", "step", "keyframe"),
+    [
+        ("keyframed_keras.py 5 plain", 23, 21),
+        pytest.param("keyframed_tensorflow.py 24", 17, 14, marks=pytest.mark.extended),
+    ],
+)
+def test_a_step_of_tensorflow_is_the_same_from_a_keyframe_and_done_again(
+    tmp_path: Path, training: str, step: int, keyframe: int
+) -> None:
+    script, *arguments = training.split()
+    command = [sys.executable, str(TRAININGS / script), *arguments]
+    done = Reprokit(tmp_path).run(
+        "record", "-o", "run", "--keyed", "--seed", "taken", "--keyframes", "7steps", "--", *command
+    )
+    assert done.returncode == 0, done.stderr
+    done = take(tmp_path, step, "-o", "near")
+    assert f"from the keyframe of step {keyframe}" in done.stderr
+    assert f"the trail proves that the replay was that run from step {keyframe} to " in done.stdout
+    take(tmp_path, step, "--from-start", "-o", "far")
+    assert header(tmp_path / "near") == header(tmp_path / "far")
+    again = Reprokit(tmp_path).run("snapshot", "reproduce", "near", "--", *command)
+    assert again.returncode == 0, again.stdout + again.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("kind", "found", "verb"),
+    [
+        ("function", "asked for; nothing was found wrong", "reproduce"),
+        ("ruined", "is not finite after the update", ""),
+        pytest.param("not-finite", "gradient of ", "explain", marks=pytest.mark.extended),
+        *[
+            pytest.param(kind, "asked for; nothing was found wrong", "reproduce", marks=pytest.mark.extended)
+            for kind in ("eager", "eager-fit", "xla", "xla-fit", "pair", "scaled")
+        ],
+    ],
+)
+def test_steps_of_tensorflow_are_taken_from_graphs_that_stay_as_they_were(
+    tmp_path: Path, kind: str, found: str, verb: str
+) -> None:
+    command = [sys.executable, str(TRAININGS / "taken_tensorflow.py"), kind]
+    done = Reprokit(tmp_path).run("record", "-o", "run", "--", *command)
+    assert done.returncode == 0, done.stderr
+    assert found in take(tmp_path, 9, "-o", "taken").stdout
+    if verb:
+        again = Reprokit(tmp_path).run("snapshot", verb, "taken", "--", *command)
+        assert again.returncode == 0, again.stdout + again.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("several", "takes several steps at once"),
+        ("fetched", "fetches its batches itself"),
+        pytest.param("accumulated", "could not be computed once more", marks=pytest.mark.extended),
+        pytest.param("drawn", "draws random numbers", marks=pytest.mark.extended),
+        pytest.param("mirrored", "replicas", marks=pytest.mark.extended),
+    ],
+)
+def test_why_a_step_of_tensorflow_is_not_taken_is_said(tmp_path: Path, kind: str, why: str) -> None:
+    command = [sys.executable, str(TRAININGS / "taken_tensorflow.py"), kind]
+    done = Reprokit(tmp_path).run("record", "-o", "run", "--", *command)
+    assert done.returncode == 0, done.stderr
+    assert why in take(tmp_path, 3, "-o", "taken", status=2).stderr

@@ -24,7 +24,7 @@ NEEDS_CAPTURE, NEEDS_JIT, NEEDS_ONE_DEVICE = "needs-capture", "needs-jit", "need
 UNAVAILABLE = {
     NEEDS_TENSORFLOW_2: "captures need TensorFlow 2",
     NEEDS_KERAS_ON_TENSORFLOW: "captures need Keras on TensorFlow",
-    NEEDS_OTHER_FRAMEWORK: "snapshots of any step need PyTorch",
+    NEEDS_OTHER_FRAMEWORK: "snapshots of any step need PyTorch or TensorFlow",
     NEEDS_CAPTURE: "skip and rollback need PyTorch or TensorFlow; --on-nan capture works",
     NEEDS_JIT: "captures need steps that are calls of a jitted function",
     NEEDS_ONE_DEVICE: "captures need arrays on one device",

@@ -21,7 +21,8 @@ from .settings import NEEDS_KERAS_ON_TENSORFLOW, NEEDS_TENSORFLOW_2, STOP
 from .tensorflow_graphs import ReplicaRound, replica, restore_values
 from .tensorflow_snapshot import RejectionHandler
 from .tensorflow_state import FIT, SCRIPT
-from .tensorflow_steps import ALWAYS, AccumulationWindow, OutermostCall, TrainingState, as_one_value
+from .tensorflow_steps import ALWAYS, AccumulationWindow, OutermostCall, TrainingState, as_one_value, is_of_function
+from .tensorflow_take import StepTaker
 from .tensorflow_updates import UpdateGuard, XlaCalls
 
 TYPE_CHECKING = False
@@ -49,6 +50,8 @@ class TensorFlowCapture:
         xla = XlaCalls(self.rejections)
         self.updates = UpdateGuard(self.rejections, xla)
         self.calls = OutermostCalls(self.updates, xla)
+        if self.rejections.requested.number is not None:
+            self.calls.run = StepTaker(self.rejections, xla).run
         self._events = events.Events(capture.failed)
         for listener in (first, self):
             if listener is not None:
@@ -111,9 +114,10 @@ class TensorFlowCapture:
 
     def _forward_began(self, _event: events.ForwardBegan) -> None:
         step = self.training.step()
-        if step is None or (step.is_over and (step.graph is None or step.graph is private_api.default_graph())):
+        if step is None or (step.is_over and (step.graph is None or step.is_fresh is not step.is_of_graph)):
             step = self.training.begin_step()
         step.open_tapes += 1
+        step.is_begun = True
 
     def _forward_ended(self, _event: events.ForwardEnded) -> None:
         step = self.training.step()
@@ -161,8 +165,14 @@ class TensorFlowCapture:
 
     def _variable_changes(self, event: events.VariableChanges) -> None:
         step = self.training.step()
+        if step is None and self._is_building_function():  # as by what is drawn for a batch before the tape
+            step = self.training.begin_step()
         if step is not None:
             step.save_value(event.variable)
+
+    @staticmethod
+    def _is_building_function() -> bool:
+        return not private_api.executing_eagerly() and is_of_function(private_api.default_graph())
 
     def _random_drawn(self, event: events.RandomDrawn) -> None:
         """Record eager random numbers whose generator's state is unreadable; graphs pass theirs to the host."""
@@ -190,7 +200,13 @@ class OutermostCalls:
 
     def function_due(self, due: events.FunctionDue) -> None:
         """Wrap the call of Keras' train function or of the script's function, even within another."""
-        if due.model is None and hasattr(due.function, "python_function") and private_api.is_compiled(due.function):
+        is_observed = self._rejections.requested.number is not None
+        if (
+            not is_observed
+            and due.model is None
+            and hasattr(due.function, "python_function")
+            and private_api.is_compiled(due.function)
+        ):
             due.call = functools.partial(self._xla.call, due.call)
         if self._training.thread_state.call is None and private_api.executing_eagerly():
             call = OutermostCall(due)

@@ -29,7 +29,7 @@ from .tensorflow_state import (
     take_random,
     variables_of_no_owner,
 )
-from .tensorflow_steps import StepValues
+from .tensorflow_steps import RequestedStep, StepValues
 from .variables import user_functions, user_places
 
 TYPE_CHECKING = False
@@ -73,6 +73,7 @@ class RejectedStep:
         self.after: list[Any] = []  # values of the variables after the update
         self.norm_mean: float | None = None  # running mean of the gradients' norm
         self.only_replica = -1  # number of the only replica that is not finite, if there is one
+        self.is_requested = False  # its snapshot is taken whatever is in it, and the step is applied
         self.facts = SnapshotHeader()  # the part of the header that is known so far
         self.state = RejectedState(optimizer)
         self.notes: list[str] = []
@@ -94,8 +95,10 @@ class RejectedStep:
         for place, (name, finite) in enumerate(self.values.activations):
             if not finite:
                 yield Trigger(ACTIVATION, "not finite", name=name, place=place)
-        for name, gradient in zip(self.names, self.gradients):
-            yield checks.elements(GRADIENT, name, *_not_finite(gradient))
+        scale = loss_scale(self.optimizer) if self.is_requested else None
+        if scale is None or float(as_array(scale)) <= 1:  # an overflow is no alarm, nor would it have led here
+            for name, gradient in zip(self.names, self.gradients):
+                yield checks.elements(GRADIENT, name, *_not_finite(gradient))
 
     def _ruined_before(self) -> Iterator[Trigger | None]:
         """Yield triggers for variables that were not finite before the step."""
@@ -122,8 +125,8 @@ class RejectedStep:
 
     def contents(self, conditions: Conditions) -> tuple[SnapshotHeader, list[Part]]:
         """Return header and tensors of the snapshot."""
-        taking, triggers = TensorCollector(), self.triggers(conditions) or [Trigger(CONDITION)]
-        state = self.state
+        taking, triggers = TensorCollector(), self.triggers(conditions)
+        triggers, state = triggers or [checks.asked() if self.is_requested else Trigger(CONDITION)], self.state
         number = next((n for n, optimizer in enumerate(state.optimizers) if optimizer is self.optimizer), 0)
         header = self.facts.with_(
             framework="keras" if state.model is not None else "tensorflow",
@@ -188,6 +191,7 @@ class RejectionHandler:
         self.training = training
         self.random: RandomStates | None = None  # of Python and NumPy; set when TensorFlow is imported
         self.reject: Callable[[RejectedStep], None] = self._save  # called with a step that must not be applied
+        self.requested = RequestedStep(capture, training)
         self._conditions = capture.settings.conditions
         training.step_listeners.append(self._begins)
 
@@ -202,10 +206,21 @@ class RejectionHandler:
 
     def _save(self, step: RejectedStep) -> None:
         """Save a rejected step, and report it; raises SystemExit if the training is to end."""
+        triggers, path = self._write(step)
+        self.capture.captured(step.facts.step, in_words(triggers[0]) if triggers else "it is not finite", path)
+
+    def _write(self, step: RejectedStep) -> tuple[list[Trigger], str | None]:
+        """Write the snapshot of a step; return what was wrong in it, and its path."""
         triggers = step.triggers(self._conditions)
         saved = self.capture.attempt(step.contents, self._conditions)
-        path = None if saved is None else self.capture.save(saved[0].line(), saved[1])
-        self.capture.captured(step.facts.step, in_words(triggers[0]) if triggers else "it is not finite", path)
+        return triggers, None if saved is None else self.capture.save(saved[0].line(), saved[1])
+
+    def take(self, rejected: RejectedStep, watched: WatchedOptimizer, call: OutermostCall | None, frame: Any) -> None:
+        """Save the step whose snapshot is requested; the training goes on."""
+        self.requested.is_taken = rejected.is_requested = True
+        self.capture.attempt(self._complete, rejected, watched, call, frame)
+        rejected.facts = rejected.facts.with_(step=self.requested.number or 0)
+        self._write(rejected)
 
     def handle(
         self, rejected: RejectedStep, watched: WatchedOptimizer, call: OutermostCall | None, frame: Any

@@ -15,6 +15,7 @@ from ..core.signal_errors import pass_on
 from ..tensorflow import private_api
 from ..tensorflow.decisions import generators
 from ..tensorflow.state import optimizer_variables
+from ..tensorflow.trail import TensorflowTrail
 from ..tensorflow.training_state import as_array, plain, read_variable, resource_id
 from .tensorflow_state import digest, is_numeric, nested_random_operations, random_operations, saved_or_current, size_of
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..events.steps import FunctionDue
+    from . import CaptureSession
 
 ALWAYS, SOMETIMES = "always", "sometimes"  # which calls of a function apply an update
 LAST_LOSSES = 100
@@ -98,6 +100,7 @@ class TensorFlowStep:
         self.values = StepValues()
         self.variables = StepVariables(graph)
         self.open_tapes = 0  # that are open
+        self.is_begun = False  # by a tape; before it, a function may draw, or write to variables
         self.pinned = False  # it ends when its function returns, not with its tape
         self.differentiated = False
         self.applied = False
@@ -111,6 +114,16 @@ class TensorFlowStep:
         """Whether the step is over, so that the next tape begins another."""
         return not self.pinned and not self.open_tapes and (self.applied or not self.differentiated)
 
+    @property
+    def is_fresh(self) -> bool:
+        """Whether nothing of the step has come but writes to variables."""
+        return not (self.is_begun or self.applied)
+
+    @property
+    def is_of_graph(self) -> bool:
+        """Whether its graph is the one that is being built."""
+        return self.graph is private_api.default_graph()
+
     def save_value(self, variable: Any) -> None:
         """Save a variable that is about to be written to, unless by the update itself."""
         if not self.is_updating:
@@ -118,6 +131,11 @@ class TensorFlowStep:
                 self.variables.save_value(variable)
             except Exception as error:  # a variable without a value, as at its first assignment
                 pass_on(error)
+
+
+def is_of_function(graph: Any) -> bool:
+    """Return whether a graph is a function's own, which hands out no tensors; not that of a branch or loop in it."""
+    return type(graph).__name__ == "FuncGraph"
 
 
 # ---- calls -----------------------------------------------------------------------------------------------------------
@@ -170,7 +188,7 @@ class OutermostCall:
         self.steps: Sequence[TensorFlowStep] = ()  # whose graphs were built in it
         self.window: AccumulationWindow | None = None
         self.rolls_back = False
-        self._function = due.function
+        self.function = due.function
         self._call = due.call
 
     @property
@@ -186,7 +204,7 @@ class OutermostCall:
     def run(self, arguments: tuple[Any, ...] | None = None, keywords: dict[str, Any] | None = None) -> Any:
         """Execute the call, with other arguments if given."""
         call_arguments = self.arguments if arguments is None else arguments
-        return self._call(self._function, *call_arguments, **(self.keywords if keywords is None else keywords))
+        return self._call(self.function, *call_arguments, **(self.keywords if keywords is None else keywords))
 
 
 def as_one_value(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -397,7 +415,7 @@ class TrainingState:
         graph = private_api.default_graph()
         while graph is not None:
             step: TensorFlowStep | None = getattr(graph, "_reprokit_step", None)
-            if step is not None or type(graph).__name__ == "FuncGraph":  # a function's, which hands out no tensors
+            if step is not None or is_of_function(graph):
                 return step
             graph = getattr(graph, "outer_graph", None)
         return None
@@ -462,6 +480,27 @@ class TrainingState:
         """Return the variables that all optimizers train, and the optimizers' own."""
         alive = [optimizer for optimizer in self.watched if optimizer.optimizer() is not None]
         return list({resource_id(each): plain(each) for optimizer in alive for each in optimizer.updated}.values())
+
+
+class RequestedStep:
+    """The step of which a replay takes the snapshot, numbered as by the trail, which proves the replay."""
+
+    def __init__(self, capture: CaptureSession, training: TrainingState) -> None:
+        self._agent, self._training = capture.agent, training
+        self.number = capture.settings.take
+        self.is_taken = False
+
+    def is_next(self, watched: WatchedOptimizer) -> bool:
+        """Return whether the next update of an optimizer is of the step."""
+        if self.number is None or self.is_taken:
+            return False
+        trail = None if self._agent is None else self._agent.shared.get(TensorflowTrail)
+        return self.number == (0 if trail is None else trail.steps_of(watched.optimizer()))
+
+    def may_be_in_call(self) -> bool:
+        """Return whether the next call of a function may make the step."""
+        watched = self._training.watched
+        return any(map(self.is_next, watched)) or (not watched and self.number == 0 and not self.is_taken)
 
 
 def _none() -> None:

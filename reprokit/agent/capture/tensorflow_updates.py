@@ -10,7 +10,7 @@ import sys
 from ..core.signal_errors import pass_on
 from ..tensorflow import private_api
 from ..tensorflow.tensors import is_eager
-from ..tensorflow.training_state import as_array, plain, put_variable, read_variable, resource_id
+from ..tensorflow.training_state import as_array, plain, put_variable, put_variables, read_variable, resource_id
 from . import tensorflow_graphs as graphs
 from .settings import ROLLBACK, STOP
 from .tensorflow_graphs import UpdateSite
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
     from ..events.steps import GradientsDue
     from . import CaptureSession
-    from .tensorflow_steps import TensorFlowStep, TrainingState, WatchedOptimizer
+    from .tensorflow_steps import OutermostCall, TensorFlowStep, TrainingState, WatchedOptimizer
 
     Arguments = tuple[Any, ...]
     Keywords = dict[str, Any]
     Function = Callable[..., Any]
     Pairs = list[tuple[Any, Any]]  # of gradients, or values, and variables
 
-COMPUTED_AGAIN = "the step was compiled by XLA; its gradients were computed once more to be kept"
+COMPUTED_AGAIN = "the step's gradients were computed once more to be kept"
 NOT_COMPUTED_AGAIN = "the gradients could not be computed once more"
 
 
@@ -99,8 +99,7 @@ class XlaCalls:
         for site in FunctionRecord.of(function).sites or ():
             after = list(map(read_variable, site.updated))
             if site.watched.memory.is_flagged() or not all(is_finite(as_array(value)) for value in after):
-                for variable, value in before:
-                    put_variable(variable, value)
+                put_variables(before)
                 self._report_rejected(site, function, arguments, keywords, {"after": after}, loops=False)
 
     def _check_flags_in_graph(self, function: Any, arguments: Arguments, keywords: Keywords, before: Pairs) -> None:
@@ -136,12 +135,7 @@ class XlaCalls:
         loops: bool,
     ) -> None:
         put_variable(site.watched.memory.all_good, True)
-        key = str(id(site.watched.optimizer()))
-        values = self._capture.attempt(lambda: self._gradient_function(function)(*arguments, **keywords)[key])
-        note = COMPUTED_AGAIN
-        if values is None:
-            values = {"gradients": [None] * len(site.variables), "loss": None, "activations": []}
-            note = NOT_COMPUTED_AGAIN
+        values, note = self.computed_again(site, lambda: self._gradient_function(function)(*arguments, **keywords))
         values = {**values, "batches": [as_one_value(arguments, keywords)], "after": host_values["after"]}
         rejected = self._rejections.of_site(site, values, [FIT if site.model is not None else SCRIPT])
         rejected.notes.append(note)
@@ -157,6 +151,22 @@ class XlaCalls:
             "loss": step.values.loss,
             "activations": [finite for _, finite in step.values.activations],
         }
+
+    def computed_again(self, site: UpdateSite, compute: Function) -> tuple[dict[str, Any], str]:
+        """Return gradients, loss and outputs that an update was given, computed once more, and a note on that."""
+        key = str(id(site.watched.optimizer()))
+        values = self._capture.attempt(lambda: compute()[key])
+        if values is not None:
+            return values, COMPUTED_AGAIN
+        return {"gradients": [None] * len(site.variables), "loss": None, "activations": []}, NOT_COMPUTED_AGAIN
+
+    def gradients_of_call(self, call: OutermostCall, batch: Any) -> Any:
+        """Return gradients, loss and outputs of the updates in a call, without applying them; Keras' of this batch."""
+        if call.model is None:
+            return self._gradient_function(call.function)(*call.arguments, **call.keywords)
+        model, make = call.model, sys.modules["tensorflow"].function
+        reveal = self._revealing(lambda data: model.distribute_strategy.run(model.train_step, args=(data,)))
+        return make(reveal, jit_compile=getattr(model, "jit_compile", False) is True, autograph=False)(batch)
 
     def _gradient_function(self, function: Any) -> Any:
         """Return a function that computes gradients, loss and activations of a function's step without applying."""
@@ -176,7 +186,9 @@ class XlaCalls:
             status = private_api.module("autograph_status")
             enabled = status.ControlStatusCtx(status=status.Status.ENABLED)
             python = private_api.module("autograph").tf_convert(python, enabled)
+        return self._revealing(python)
 
+    def _revealing(self, python: Function) -> Function:
         def reveal(*arguments: Any, **keywords: Any) -> dict[str, Any]:
             gradients = self.tracing = {}
             step = self._training.begin_step()
@@ -212,8 +224,7 @@ class RollbackState:
         if len(self._training.watched) != self._optimizers:  # nothing is saved of a new optimizer
             self._optimizers, self._saved_values = len(self._training.watched), []
         if rolls_back:
-            for variable, value in self._saved_values:
-                put_variable(variable, value)
+            put_variables(self._saved_values)
             return
         self._since += 1
         if not self._saved_values or self._since >= self._every:
@@ -247,9 +258,13 @@ class UpdateGuard:
         watched, replica = self._training.watch_optimizer(optimizer, pairs), graphs.replica()
         if step.is_over and watched in step.optimizers:  # the tape of this one recorded in a function
             step = self._training.begin_step()
+        is_in_graph = not all(is_eager(gradient) for gradient, _ in pairs)
+        if self.rejections.requested.number is not None and (is_in_graph or replica is not None):
+            self._note_site(step, watched, [variable for _, variable in pairs])
+            return update()
         if replica is not None:
             return self._apply_together(replica, step, watched, pairs, update)
-        if all(is_eager(gradient) for gradient, _ in pairs):
+        if not is_in_graph:
             return self._apply_eagerly(step, watched, pairs, update)
         try:
             self._apply_in_graph(step, watched, pairs, update)
@@ -300,6 +315,13 @@ class UpdateGuard:
             call.record.has_update(sometimes=sometimes)
         return UpdateSite(watched, variables, step, call)
 
+    def _note_site(self, step: TensorFlowStep, watched: WatchedOptimizer, variables: list[Any]) -> None:
+        """Note an update in a graph that stays as it is, for the snapshot that a replay may take of its step."""
+        step.applied = True
+        site = self._site(step, watched, variables, sometimes=private_api.default_graph() is not step.graph)
+        if site.record is not None:
+            site.record.sites = [*(site.record.sites or ()), site]
+
     def _apply_together(
         self, replica: Any, step: TensorFlowStep, watched: WatchedOptimizer, pairs: Pairs, update: Function
     ) -> Any:
@@ -323,7 +345,8 @@ class UpdateGuard:
             return None
         gradients = [gradient for gradient, _ in pairs]
         test = graphs.UpdateTest(step.values, gradients, self._conditions, watched.memory, _may_overflow(watched))
-        finite = self._capture.attempt(lambda: bool(test.is_good()))
+        requested = self.rejections.requested
+        finite = requested.number is not None or self._capture.attempt(lambda: bool(test.is_good()))
         private_api.build(watched.optimizer(), [variable for _, variable in pairs])
         for other in step.optimizers:  # variables of earlier optimizers are saved from now on
             other.shares = other.shares or other is not watched
@@ -335,16 +358,22 @@ class UpdateGuard:
             step.finite = False
             self._reject_eagerly(step, watched, pairs)
             return None
-        is_tested = finite is not None and watched.is_backed_up
+        is_due = requested.is_next(watched)
+        is_tested = finite is not None and (is_due if requested.number is not None else watched.is_backed_up)
         if watched.shares or is_tested:
             self._capture.attempt(step.variables.save_updated, watched.updated)
+        if is_due:
+            self._capture.attempt(self._take_eagerly, step, watched, pairs)
         step.is_updating = True
         try:
             result = update()
         finally:
             step.is_updating = False
         after = [read_variable(variable) for _, variable in pairs] if is_tested else []
-        if is_tested and self._capture.attempt(lambda: bool(graphs.are_finite(after))) is False:
+        is_ruined = is_tested and self._capture.attempt(lambda: bool(graphs.are_finite(after))) is False
+        if is_ruined and is_due:
+            self._capture.attempt(self._take_eagerly, step, watched, pairs, after)
+        elif is_ruined:
             step.finite = False
             self._reject_eagerly(step, watched, pairs, after)
             return None
@@ -363,9 +392,26 @@ class UpdateGuard:
         finally:
             step.is_updating = False
 
+    def _take_eagerly(
+        self, step: TensorFlowStep, watched: WatchedOptimizer, pairs: Pairs, after: Sequence[Any] = ()
+    ) -> None:
+        rejected = self._rejected_eagerly(step, watched, pairs, after)
+        self.rejections.take(rejected, watched, self._training.call(), sys._getframe(1))
+
     def _reject_eagerly(
         self, step: TensorFlowStep, watched: WatchedOptimizer, pairs: Pairs, after: Sequence[Any] = ()
     ) -> None:
+        rejected = self._rejected_eagerly(step, watched, pairs, after)
+        pending = self.rejections.handle(rejected, watched, self._training.call(), sys._getframe(1))
+        self._write_variables(step, lambda: [*step.variables.saved.values(), *step.variables.updated.values()])
+        if pending is not None:
+            raise pending
+        if self.rollback.is_on and self._training.thread_state.call is None:
+            self._capture.attempt(self.rollback.keep_or_roll_back, True)
+
+    def _rejected_eagerly(
+        self, step: TensorFlowStep, watched: WatchedOptimizer, pairs: Pairs, after: Sequence[Any]
+    ) -> RejectedStep:
         values = StepValues(
             step.values.batches or [(LOADER, value) for value in self._training.thread_state.fetched.values]
         )
@@ -380,12 +426,7 @@ class UpdateGuard:
             values.batches = local_batch(sys._getframe(1))
             rejected.facts = rejected.facts.with_(loops=loop_counters(sys._getframe(1)))
         self.rejections.set_norm_mean(rejected, watched)
-        pending = self.rejections.handle(rejected, watched, self._training.call(), sys._getframe(1))
-        self._write_variables(step, lambda: [*step.variables.saved.values(), *step.variables.updated.values()])
-        if pending is not None:
-            raise pending
-        if self.rollback.is_on and self._training.thread_state.call is None:
-            self._capture.attempt(self.rollback.keep_or_roll_back, True)
+        return rejected
 
 
 def _may_overflow(watched: WatchedOptimizer) -> Any:

@@ -153,7 +153,12 @@ class TensorFlowDecisions:
             )
 
     def _watch_state(self, hooks: _SavedModelHooks) -> None:
-        _wrap(private_api.module("generators").Generator, "__init__", self._make_generator)
+        generator = private_api.module("generators").Generator
+        _wrap(generator, "__init__", self._make_generator)
+        if hasattr(generator, "skip"):  # which each draw calls
+            self._report_call(
+                generator, "skip", "variable_changes", lambda drawn, *_: VariableChanges(private_api.state(drawn))
+            )
         graph = getattr(getattr(sys.modules["tensorflow"], "__internal__", None), "FuncGraph", None)
         if graph is not None and not hasattr(graph.variables.fset, MARK):
             graph.variables = graph.variables.setter(hooks.make_set_variables(graph.variables.fset))

@@ -253,10 +253,10 @@ def has_state(operation: str) -> bool:
     return bool(known is not None and known.is_stateful and not any(each.type == _RESOURCE for each in known.input_arg))
 
 
-def fetch(iterator: Any) -> None:
-    """Take the next element of an iterator of a data set, without reporting it."""
+def fetch(iterator: Any) -> Any:
+    """Take the next element of an iterator of a data set, without reporting it; return its tensors."""
     kinds = {"output_types": iterator._flat_output_types, "output_shapes": iterator._flat_output_shapes}
-    sys.modules["tensorflow"].raw_ops.IteratorGetNext(iterator=iterator._iterator_resource, **kinds)
+    return sys.modules["tensorflow"].raw_ops.IteratorGetNext(iterator=iterator._iterator_resource, **kinds)
 
 
 def function_graph(function: Any) -> Any:

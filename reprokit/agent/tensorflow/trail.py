@@ -154,6 +154,11 @@ class TensorflowTrail:
         steps.gradients = []
         self._file.last = series.handle
 
+    def steps_of(self, optimizer: Any) -> int:
+        """Return how many steps an optimizer has made."""
+        steps = self._steps.get(optimizer)
+        return 0 if steps is None else steps.count
+
     def counts(self, done: Any) -> dict[str, int]:
         """Return how many steps each optimizer has made, with that of the one that is just done."""
         return {self._records.optimizer(each).name: steps.count + (each is done) for each, steps in self._steps.items()}

@@ -12,7 +12,7 @@ from .tensor_names import distinct_names, name_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     from .state import OptimizerStep
@@ -99,6 +99,12 @@ def put_variable(variable: Any, value: Any) -> None:
     variable = plain(variable)
     with private_api.ops().init_scope():
         variable.assign(value)
+
+
+def put_variables(values: Iterable[tuple[Any, Any]]) -> None:
+    """Assign values to variables, outside of any graph that is being built."""
+    for variable, value in values:
+        put_variable(variable, value)
 
 
 def keras_generator() -> Any:

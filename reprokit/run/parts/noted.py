@@ -21,7 +21,8 @@ from reprokit.run.rundirectory import shown
 from reprokit.run_files import numbers, trails
 from reprokit.run_files.rundir import RunDirectory
 
-LOSS, EPOCH, PYTORCH = "loss", "epoch", "torch"
+LOSS, EPOCH = "loss", "epoch"
+TAKEN = {"torch", "tensorflow"}  # of which `snapshot take` takes any step
 
 
 class BadLoss(msgspec.Struct, frozen=True):
@@ -38,7 +39,7 @@ class NotedPart(RunPart):
 
     _words = ""
     _step: int | None = None
-    _is_pytorch = False
+    _is_taken = False
 
     def finish(self, closing: Closing) -> None:
         run = RunDirectory(closing.path)
@@ -55,7 +56,7 @@ class NotedPart(RunPart):
 
     def _updates(self, run: RunDirectory, bad: BadLoss) -> int:
         series = [each for trail in trails.read(run) for each in trail.series if each.process == bad.process]
-        self._is_pytorch = bool(series) and {each.framework for each in series} == {PYTORCH}
+        self._is_taken = bool(series) and {each.framework for each in series} <= TAKEN
         return max((each.count for each in series), default=0)
 
     def leave(self, closing: Closing) -> None:
@@ -64,7 +65,7 @@ class NotedPart(RunPart):
         say(f"to take the snapshot of this step: {shlex.join(self._command(closing.path))}")
 
     def _command(self, run: Path) -> list[str]:
-        if not self._is_pytorch or self._step is None:
+        if not self._is_taken or self._step is None:
             return ["reprokit", "replay", "--on-nan", "capture", shown(run)]
         step = str(self._step)
         return ["reprokit", "snapshot", "take", shown(run), "--step", step, "-o", f"step-{step}"]
