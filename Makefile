@@ -70,7 +70,7 @@ test-all: $(VENV)/.test-all $(VENV)/.site old-environment .browser/fonts.conf ##
 	@$(TF114) $(PYTEST) -m "($(LATER)) and not (extended or gpu)" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-extended
-test-extended: $(VENV)/.test old-environment .venv-trackers/.installed .venv-mpi/.installed .venv-mpich/.installed .venv-trainers/.installed ## Run the long variations that neither of them runs
+test-extended: $(VENV)/.test old-environment .venv-trackers/.installed .venv-mpi/.installed .venv-mpich/.installed .venv-trainers/.installed .venv-streaming/.installed ## Run the long variations that neither of them runs
 	@$(TF114) $(PYTEST) -m "extended and not gpu" $(PYTEST_ARGUMENTS)
 
 .PHONY: quickstarts
@@ -150,7 +150,7 @@ man: $(VENV)/.installed ## Write manual pages into man/
 
 .PHONY: clean
 clean: ## Remove everything that make has made
-	rm -rf $(VENV) $(OLD_VENV) .venv-trackers .venv-versions .venv-mpi .venv-mpich .venv-trainers .venv-quickstarts .demo .browser build dist man *.egg-info reprokit/_shim reprokit/profiles
+	rm -rf $(VENV) $(OLD_VENV) .venv-trackers .venv-versions .venv-mpi .venv-mpich .venv-trainers .venv-streaming .venv-quickstarts .demo .browser build dist man *.egg-info reprokit/_shim reprokit/profiles
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find reprokit tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -217,6 +217,12 @@ $(OLD_VENV)/.installed: Makefile
 	@echo "making .venv-trackers: MLflow, Weights & Biases, TensorBoard, DVC, Arrow"
 	@test -x .venv-trackers/bin/python || $(PYTHON) -m venv .venv-trackers
 	@.venv-trackers/bin/python -m pip install $(PIP_FLAGS) $(TRACKERS) $(TRACKERS_NEED)
+	@touch $@
+
+.venv-streaming/.installed: Makefile # with a PyTorch of its own, as torchvision fits no other
+	@echo "making .venv-streaming: MosaicML's streaming"
+	@test -x .venv-streaming/bin/python || $(PYTHON) -m venv .venv-streaming
+	@.venv-streaming/bin/python -m pip install $(PIP_FLAGS) mosaicml-streaming
 	@touch $@
 
 .venv-mpi/.installed: PACKAGES := $(MPI)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 MAX_NAMED = 5
 EAGER = "of an eager replay that the trail finds to be that run"
+RESUMED = "not given: eager replays resume no checkpoint; ask without --from"
 
 
 @click.command(epilog="Example: reprokit ask last weights,gradients --steps 100-200:10")
@@ -107,6 +108,7 @@ def _asked(
             replay = ask_from(keyframe, recording, question, place / "replay", interruption)
         else:
             replay = ask_from_checkpoint(recording, begin, selection, place, interruption)
+        leave(replay, recording)
         eager = None
         if has_compiled(replay) and begin is None:
             say("torch.compile runs the model as one: replaying it eagerly, from the first step")
@@ -120,7 +122,8 @@ def _asked(
         added = add(replay, recording, selection, second)
         if eager is not None:
             added.compiled = EAGER if replay is eager else f"not given: eagerly, it {_where_parted(eager)}"
-        leave(replay, recording)
+        elif has_compiled(replay):
+            added.compiled = RESUMED
         return replay, added, others
 
 

@@ -67,6 +67,7 @@ class LocatedDivergence(msgspec.Struct, frozen=True, kw_only=True):
     proved: bool  # whether the replays were compared with both runs by their trails
     results: list[str] = msgspec.field(default_factory=list)  # of steps, that the trails of the last pair compared
     processes: list[ProcessDivergence] = msgspec.field(default_factory=list)  # the earliest first
+    compiled: LocatedCall | None = None  # whose operators these are, of eager replays that are the runs by their trails
     outputs: OutputsDiffer | None = None
     known: list[str] = msgspec.field(default_factory=list)  # ids of known facts about the first divergent call
     cures: list[str] = msgspec.field(default_factory=list)

@@ -22,6 +22,10 @@ def lines(located: LocatedDivergence) -> Iterator[str]:
         yield from (f"  {printable(note, 400)}" for note in beside_trail_notes("the runs", located.beside_trail))
     for number, process in enumerate(located.processes[:MAX_LISTED]):
         yield from _process(located, process, is_first=number == 0)
+    if located.compiled is not None:
+        call = located.compiled
+        where = f"within {call_in_words(call)}, call {call.position} of step {call.step}"
+        yield f"  {where}: of eager replays, which the trails find to be the runs until then"
     yield from (f"  note: {printable(note, 400)}" for note in located.notes[:MAX_LISTED])
 
 

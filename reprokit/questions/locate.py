@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from reprokit import knowledge
-from reprokit.core.errors import CannotWriteRun, NotReplayable, NotTheRun
+from reprokit.core.errors import CannotWriteRun, NotReplayable, NotTheRun, reason
 from reprokit.core.messages import TrainingCount
 from reprokit.core.printable import cut, listed
 from reprokit.diff.files import diff
@@ -24,7 +24,7 @@ from reprokit.model.question import KeptOperator, OperatorQuestion, Question, St
 from reprokit.model.resumption import OtherFact
 from reprokit.profiling import cures
 from reprokit.questions import collective_inputs, operator_logs
-from reprokit.questions.divergence_text import without_effect
+from reprokit.questions.divergence_text import call_in_words, without_effect
 from reprokit.questions.left_keyframes import ask_from, leave
 from reprokit.questions.operator_divergence import DivergenceKind, ThreadDivergence, compared_calls, first_of_each
 from reprokit.questions.operator_logs import DRAWS, OperatorCall, ProcessLog
@@ -47,6 +47,7 @@ BEFORE, AFTER = 1, 16  # steps logged before and after the one in which runs div
 LONGEST = 80  # characters of a quoted line of the user's
 SAVING_PAIRS = 3  # pairs in which the guilty call is to diverge again while it is saved
 COMPILED = ("jit(", "tf.function ", "torch.compile")  # prefixes of calls that execute many operators
+ANOTHER = "nothing was compiled: the answer is about another computation than the recorded one"
 LOGGED = frozenset(["jax", "tensorflow", "torch"])  # frameworks whose operators can be logged
 
 KEPT_CALL = Path(__file__).with_name("kept_call.py")  # executes a kept call again
@@ -176,9 +177,9 @@ class _LocateSearch:
         diverged = proof.diverged
         self._are_equal = proof.holds  # the recorded trails, so that one pair that is both runs settles it
         self._step = self._recorded_step = min((series.step for series in diverged), default=None)
-        self._notes: dict[str, None] = {}
-        if options.eager:
-            self._notes["nothing was compiled: the answer is about another computation than the recorded one"] = None
+        self._is_eager = options.eager
+        self._compiled: LocatedCall | None = None  # whose operators were looked at
+        self._notes: dict[str, None] = {ANOTHER: None} if options.eager else {}
 
     def run(self, place: Path) -> LocatedDivergence:
         """Replay in pairs until one diverges, then save the guilty call of another pair."""
@@ -189,6 +190,8 @@ class _LocateSearch:
             pair = self._pair(place / str(number), f"pair {number} of up to {self._options.pairs}")
             divergences = pair.divergences
             if divergences:
+                pair = self._inside(pair, place / "eager")
+                divergences = pair.divergences
                 is_kept = self._options.outputs and divergences[0].kind is DivergenceKind.RESULT
                 outputs = self._saved_outputs(divergences[0], place) if is_kept else None
                 return self._document(pair, divergences, number, outputs)
@@ -199,6 +202,32 @@ class _LocateSearch:
                 break
         self._require_proof(pair)
         return self._document(pair, [], number, None)
+
+    def _inside(self, pair: ReplayPair, place: Path) -> ReplayPair:
+        """Return a pair that executes a located compiled call by operators if the trails find it to be the runs."""
+        located = pair.divergences[0]
+        if self._is_eager or not located.call.operator.name.startswith(COMPILED):
+            return pair
+        if not all(recording.has(TRAIL) for recording in self.recordings):
+            self._notes["with --eager its operators are looked at, in another computation"] = None
+            return pair
+        self._is_eager = True
+        try:
+            eager = self._pair(place, "looking into what was compiled")
+        except (NotReplayable, NotTheRun) as error:
+            why = reason(error)
+        else:
+            first = next(iter(eager.divergences), None)
+            last = first or located
+            why = _why_other(eager, last.process, last.call.step)
+            if first is not None and not why:
+                self._compiled = _process(located).call
+                return eager
+            where = "nothing parted" if first is None else f"the first to part is {call_in_words(_process(first).call)}"
+            why = f"executed eagerly, {where}{f'; but {why}' if why else ''}"
+        self._is_eager = False
+        self._notes[f"the operators within the compiled call are not known: {why}"] = None
+        return pair
 
     def _require_code(self) -> None:
         """Refuse recordings whose code is another by now, before anything is replayed."""
@@ -214,7 +243,7 @@ class _LocateSearch:
         question = Question(
             steps=steps,
             to_end=self._step is None,
-            eager=self._options.eager,
+            eager=self._is_eager,
             operators=OperatorQuestion(keep=keep),
         )
         self._say(f"{title}: replaying twice, logging operators of steps {steps.first} to {steps.last}")
@@ -243,14 +272,14 @@ class _LocateSearch:
     def _replay(self, recording: RunDirectory, question: Question, place: Path) -> AnsweredReplay:
         self._count.tell(self._say)
         keyframe = self._keyframe(recording, question.steps.first)
-        made_by = ask if self._options.eager else partial(ask_from, keyframe)
+        made_by = ask if self._is_eager else partial(ask_from, keyframe)
         replay = made_by(recording, question, place, self._interruption, is_silent=True, needs_proof=False)
         leave(replay, recording)
         return replay
 
     def _keyframe(self, recording: RunDirectory, first: int) -> Keyframe | None:
         """Return the keyframe from which a recording is replayed, and note it."""
-        if self._step is None or self._options.from_start or self._options.eager:
+        if self._step is None or self._options.from_start or self._is_eager:
             return None
         chosen = seek(recording, first)
         if chosen.keyframe is not None:
@@ -284,7 +313,7 @@ class _LocateSearch:
                 continue
             first = replay.proof.diverged[0]
             where = f"from step {first.step} on ({first.quantity})"
-            if self._options.eager or _is_other_computation(pair):
+            if self._is_eager or _is_other_computation(pair):
                 how = "in which functions were executed operator by operator"
                 self._notes[f"the replays of {recording.path}, {how}, are not that run {where}"] = None
             else:
@@ -347,8 +376,6 @@ class _LocateSearch:
                     "both replays compiled it to different code: the script or a number in it differs, or the compiler"
                     " chose otherwise"
                 ] = None
-            if divergence.call.operator.name.startswith(COMPILED) and not self._options.eager:
-                self._notes["with --eager its operators are looked at, in another computation"] = None
         for divergence in pair.without_effect[:MAX_LISTED]:
             self._notes[without_effect(_process(divergence), pair.proof.results)] = None
         facts = (
@@ -367,6 +394,7 @@ class _LocateSearch:
             proved=all(replay.proof.holds for replay in pair.replays),
             results=list(pair.proof.results),
             processes=[_process(divergence) for divergence in divergences[:MAX_LISTED]],
+            compiled=self._compiled,
             outputs=outputs,
             known=[fact.id for fact in facts],
             cures=list(dict.fromkeys(patches)),
@@ -427,6 +455,16 @@ def _is_other_computation(pair: ReplayPair) -> bool:
         call for log in pair.logs for process in log.values() for thread in process.threads.values() for call in thread
     )
     return any(call.operator.framework == "tensorflow" and call.place.node for call in calls)
+
+
+def _why_other(pair: ReplayPair, process: str, step: int) -> str:
+    """Return why the trails do not find eager replays to be the runs, in at least one step and up to this one."""
+    for replay in pair.replays:
+        until = replay.proof.holds_until(process)
+        if until is not None and (until < step or not until):
+            quantities = [f", by its {one.quantity}" for one in replay.proof.diverged if one.process == process]
+            return f"that is not the recorded run from step {until} on{''.join(quantities[:1])}"
+    return ""
 
 
 def _files(pair: ReplayPair, divergence: ThreadDivergence, side: Literal[0, 1]) -> tuple[Path, Path]:

@@ -51,6 +51,7 @@ class AnsweredReplay:
     keyframe: Keyframe | None = None  # to which it was fast-forwarded
     checkpoint: Checkpoint | None = None  # which it resumed
     put_in: tuple[str, ...] = ()  # parts of the run's state that the checkpoint lacks
+    is_eager: bool = False  # whether it executed compiled code operator by operator
 
     @property
     def begin(self) -> int | None:
@@ -122,7 +123,7 @@ def ask(
     proof = with_end_weights(proof, recording, replay) if is_whole else proof
     is_part = checkpoint is not None or replay.has(f"{ANSWERS}/{ENOUGH}")
     changes = [*replay.run.changed, *_changed_variables(recording, replay, is_part=is_part)]
-    return AnsweredReplay(replay, result, proof, tuple(changes), keyframe, checkpoint)
+    return AnsweredReplay(replay, result, proof, tuple(changes), keyframe, checkpoint, is_eager=question.eager)
 
 
 def _proved_by(recording: RunDirectory, question: Question) -> int | None:

@@ -135,7 +135,7 @@ class _TensorMerge:
         self._source, self._target = replay.run.path / rundir.TENSORS, recording.path / rundir.TENSORS
         self._key, self._added = key, added
         self._lines = list(_lines(self._source / f"{key}{INDEX}"))
-        self._is_resumed = replay.checkpoint is not None
+        self._is_resumed, self._is_eager = replay.checkpoint is not None, replay.is_eager
         if replay.checkpoint is not None:
             _count_from(replay.checkpoint.step, self._lines)
         self._existing: dict[ValueKey, str] = {}
@@ -244,6 +244,8 @@ class _TensorMerge:
             added.values += 1
             if reason is not None:
                 line["unproved"] = reason.name.lower()
+            if self._is_eager and not self._sees(line):
+                line["eager"] = True
             return True
         added.existing += 1
         if existing != _content(line):

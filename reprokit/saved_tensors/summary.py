@@ -28,9 +28,10 @@ def print_tensors(trial: TensorTrial) -> None:
 
 
 def row(facts: dict[str, Any]) -> tuple[str, ...]:
-    """Return name, number of steps, shape, and sparkline of a tensor."""
-    shape = "x".join(map(str, facts["shape"])) or "0-d"
-    return facts["name"], f"{facts['steps']} steps", shape, sparkline(facts["means"])
+    """Return name, number of steps, shape, and sparkline of a tensor; and how many steps are of an eager replay."""
+    shape, eager = "x".join(map(str, facts["shape"])) or "0-d", facts["eager"]
+    steps = f"{facts['steps']} steps" + (f", {eager} of an eager replay" if eager else "")
+    return facts["name"], steps, shape, sparkline(facts["means"])
 
 
 def sparkline(numbers: Sequence[float | str | None]) -> str:
@@ -55,6 +56,7 @@ def _facts(tensor: TrialTensor) -> dict[str, Any]:
         "steps": len(steps),
         "first": steps[0] if steps else None,
         "last": steps[-1] if steps else None,
+        "eager": sum(tensor.is_eager(step) for step in steps),
         "shape": list(tensor.shape(steps[0])) if steps else [],
         "means": [number if number is None or math.isfinite(number) else repr(number) for number in means],
     }

@@ -450,6 +450,10 @@ class TrialTensor:
             (line.digest or (line.shard, line.key), *sorted(line.reductions.items(), key=str)) for line in lines
         )
 
+    def is_eager(self, step_num: int, mode: object = None, worker: str | None = None, call: int = 0) -> bool:
+        """Return whether its value is of an eager replay of compiled code, which is the run by the trail."""
+        return self._line(step_num, mode, worker, call)[1].eager
+
     def shape(self, step_num: int, mode: object = None, worker: str | None = None) -> tuple[int, ...]:
         """Return its shape at a step."""
         return tuple(self._line(step_num, mode, worker, 0)[1].shape)
@@ -537,7 +541,8 @@ def _checked_range(steps: tuple[int | None, int | None] | None) -> tuple[int | N
 def _merged(earlier: IndexLine, line: IndexLine) -> IndexLine:
     """Return a line that has what two lines say about the same value."""
     value = earlier if line.shard is None else line
-    return msgspec.structs.replace(value, reductions={**earlier.reductions, **line.reductions})
+    reductions = {**earlier.reductions, **line.reductions}
+    return msgspec.structs.replace(value, reductions=reductions, eager=earlier.eager or line.eager)
 
 
 def mode_name(mode: object) -> str | None:

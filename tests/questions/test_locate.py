@@ -251,32 +251,53 @@ def test_tensorflow_that_does_not_race_names_nothing(tmp_path: Path, kind: str) 
 
 
 @pytest.mark.extended
-def test_a_compiled_graph_is_one_call_and_its_operators_are_looked_at_without(tmp_path: Path) -> None:
+def test_a_compiled_graph_is_one_call_and_what_eager_replays_of_other_bits_find_is_a_note(tmp_path: Path) -> None:
     record(tmp_path, "run", SUMS)
     place = f"pytorch_compiled_sums.py:{line_of(SUMS, 'def add_rows')}"
     done = Reprokit(tmp_path).run("locate", "run")
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"first divergent operator: torch.compile, def add_rows(rows, index, values):, {place}" in done.stdout
-    assert "with --eager its operators are looked at, in another computation" in done.stdout
+    unknown = "note: the operators within the compiled call are not known: executed eagerly, "
+    unproved = "; but that is not the recorded run from step 0 on, by its "  # the race is in the first step
+    assert unknown in done.stdout
+    assert "the first to part is aten::index_add, out = out.index_add" not in done.stdout or unproved in done.stdout
     eager = Reprokit(tmp_path).run("locate", "run", "--eager", "--pairs", "1")
     assert "aten::index_add" in eager.stdout or eager.returncode == 0, eager.stdout + eager.stderr
     assert "note: nothing was compiled: the answer is about another computation than the recorded one" in eager.stdout
 
 
 @pytest.mark.extended
-def test_a_graph_that_was_compiled_from_another_script_says_so_and_is_at_the_scripts_line(tmp_path: Path) -> None:
+def test_operators_of_a_compiled_graph_are_those_of_eager_replays_that_are_the_runs(tmp_path: Path) -> None:
     for name, factor in (("left", "1"), ("right", "3")):
         record(tmp_path, name, SCALED, factor, "compiled", "4")
     done = Reprokit(tmp_path).run("locate", "left", "right", "--pairs", "1", "--json")
     assert done.returncode == 1, done.stdout + done.stderr
     found = json.loads(done.stdout)
+    first, compiled = found["processes"][0], found["compiled"]
+    assert compiled["operator"] == "torch.compile"
+    files = [place[0] for place in compiled["where"]]
+    assert (str(SCALED) in files, any("torchinductor" in file for file in files)) == (True, False), files
+    assert (first["kind"], first["call"]["operator"], first["call"]["step"]) == ("outside", "aten::mul", 0)
+    assert first["call"]["where"][0][:2] == [str(SCALED), line_of(SCALED, "return (layer")]
+    assert (found["proved"], found["notes"]) == (True, [])
+
+
+@pytest.mark.extended
+def test_graphs_that_were_compiled_to_other_code_and_bits_say_so_at_the_scripts_line(tmp_path: Path) -> None:
+    for name, factor in (("left", "1"), ("right", "3")):
+        record(tmp_path, name, SCALED, factor, "fused", "4")
+    done = Reprokit(tmp_path).run("locate", "left", "right", "--pairs", "1", "--json")
+    assert done.returncode == 1, done.stdout + done.stderr
+    found = json.loads(done.stdout)
     first = found["processes"][0]
-    assert (first["kind"], first["call"]["operator"]) == ("result", "torch.compile")
+    assert (first["kind"], first["call"]["operator"], found["compiled"]) == ("result", "torch.compile", None)
     assert first["before"]["operator"] == "aten::addmm"  # within the graph, called by generated code
-    for call in ("call", "before"):
-        files = [place[0] for place in first[call]["where"]]
-        assert (str(SCALED) in files, any("torchinductor" in file for file in files)) == (True, False), files
+    files = [place[0] for place in first["before"]["where"]]
+    assert (str(SCALED) in files, any("torchinductor" in file for file in files)) == (True, False), files
     assert any("to different code" in note for note in found["notes"])
+    unknown = "the operators within the compiled call are not known: executed eagerly, the first to part is "
+    (note,) = [note for note in found["notes"] if note.startswith(unknown)]
+    assert "but that is not the recorded run from step 0 on, by its " in note
 
 
 @pytest.mark.extended

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import shlex
 import struct
 import sys
 from collections.abc import Iterable
@@ -553,20 +554,46 @@ def test_a_parameter_of_no_model_has_one_name_in_the_trail_and_in_tensors(tmp_pa
     assert {f"optimizer#0/{name}/exp_avg" for name in names} <= saved
 
 
+def record_compiled(directory: Path, backend: str) -> list[str]:
+    """Record a training whose model is compiled; return its command."""
+    command = [sys.executable, str(TRAININGS / "pytorch_compiled_layers.py"), backend]
+    done = Reprokit(directory).run("record", "--keyframes", "2steps", "-o", "run", "--", *command)
+    assert done.returncode == 0, done.stderr
+    return command
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["same", "other"])
-def test_layers_within_a_compiled_model_are_those_of_an_eager_replay_that_is_that_run(
-    tmp_path: Path, backend: str
-) -> None:
-    training = Path(__file__).parents[1] / "trainings" / "pytorch_compiled_layers.py"
-    record = ("record", "-o", "run", "--", sys.executable, str(training), backend)
-    assert Reprokit(tmp_path).run(*record).returncode == 0
-    done = Reprokit(tmp_path).run("ask", "run", "outputs", "--steps", "3", "--json")
+def test_layers_within_a_compiled_model_are_those_of_an_eager_replay_and_say_so(tmp_path: Path) -> None:
+    record_compiled(tmp_path, "same")
+    done = Reprokit(tmp_path).run("ask", "run", "outputs,losses", "--steps", "5", "--json")
     answer = json.loads(done.stdout)
-    if backend == "same":
-        assert (done.returncode, answer["agreed"], answer["unproved"]) == (0, answer["added"], {}), done.stderr
-        assert {"0_output_0", "1_output_0", "2_output_0"} < set(answer["tensors"])
-        assert answer["compiled"] == "of an eager replay that the trail finds to be that run"
-    else:
-        assert (done.returncode, answer["tensors"]) == (1, ["Sequential_output_0"]), done.stderr
-        assert re.fullmatch(r"not given: eagerly, it is not that run from step 0 on, by its \w+", answer["compiled"])
+    assert (done.returncode, answer["seen"] + answer["agreed"], answer["unproved"]) == (0, answer["added"], {})
+    layers = {"0_output_0", "1_output_0", "2_output_0"}
+    assert layers < set(answer["tensors"])
+    assert answer["compiled"] == "of an eager replay that the trail finds to be that run"
+    trial = package.trial(tmp_path / "run")
+    eager = {name: trial.tensor(name).is_eager(5) for name in (*layers, "loss")}
+    assert eager == {**dict.fromkeys(layers, True), "loss": False}  # which the trail sees
+    shown = Reprokit(tmp_path).run("show", "run", "--tensors").stdout
+    assert "0_output_0           1 steps, 1 of an eager replay  8x8" in shown
+
+
+@pytest.mark.slow
+def test_no_layers_within_a_compiled_model_are_given_where_no_eager_replay_is_that_run(tmp_path: Path) -> None:
+    record_compiled(tmp_path, "other")
+    done = Reprokit(tmp_path).run("ask", "run", "outputs", "--steps", "5", "--json")
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["tensors"]) == (1, ["Sequential_output_0"]), done.stderr
+    assert re.fullmatch(r"not given: eagerly, it is not that run from step 0 on, by its \w+", answer["compiled"])
+    assert not package.trial(tmp_path / "run").tensor("Sequential_output_0").is_eager(5)
+
+
+@pytest.mark.slow
+def test_no_layers_within_a_compiled_model_are_given_from_a_checkpoint(tmp_path: Path) -> None:
+    command = shlex.join([*record_compiled(tmp_path, "same"), "step-4.pt"])
+    asked = ("ask", "run", "outputs", "--steps", "5", "--from", "step-4.pt", "--resume-with", command)
+    done = Reprokit(tmp_path).run(*asked)
+    assert done.returncode == 1, done.stdout + done.stderr
+    line = "layers within torch.compile: not given: eager replays resume no checkpoint; ask without --from"
+    assert line in done.stdout.splitlines()
+    assert package.trial(tmp_path / "run").tensor_names() == ["Sequential_output_0"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import signal
 import subprocess
@@ -18,10 +19,12 @@ import pytest
 from reprokit.run_files.ledgers import BatchUse, SampleLoader
 from reprokit.verify.categories.samples import EpochCoverage
 from reprokit.verify.show.sample_ledger import LedgerOverview, print_overview
-from tests.questions.test_resume_frameworks import TRAINERS
+from tests.questions.test_resume_frameworks import ROOT, TRAINERS
 from tests.support import Done, Reprokit, rest_slow, training_text
 
 pytestmark = pytest.mark.torch
+
+STREAMING = Path(os.environ.get("REPROKIT_STREAMING_PYTHON") or ROOT / ".venv-streaming" / "bin" / "python")
 
 DIGESTS = ("streamed", "copied")  # trainings of which only digests of batches are known
 SIZE = 40
@@ -314,6 +317,26 @@ def test_torchdata_s_stateful_loader_goes_on_in_the_midst_of_an_epoch(reprokit: 
     assert compared_samples(reprokit, "first", "resumed")["verdict"] == "identical"
 
 
+@pytest.mark.extended
+@pytest.mark.skipif(not STREAMING.exists(), reason=f"{STREAMING} is not there: make .venv-streaming/.installed")
+def test_streaming_goes_on_in_the_midst_of_an_epoch(reprokit: Reprokit) -> None:
+    path = reprokit.script("train.py", training_text("ledgered_shards.py"))
+    bare = subprocess.run([STREAMING, path, "whole"], cwd=reprokit.directory, capture_output=True, text=True)
+    printed = [[int(word) for word in line.split()] for line in bare.stdout.splitlines()]
+    assert len(printed) == 20
+    for part in ("first", "resumed", "whole"):
+        done = reprokit.run("record", "-o", part, "--", str(STREAMING), str(path), part)
+        assert done.returncode == (-signal.SIGKILL if part == "first" else 0), done.stderr
+        assert "the agent" not in done.stderr
+    steps = {part: by_step(exported(reprokit, part), 0) for part in ("first", "resumed", "whole")}
+    assert steps["whole"] == printed
+    assert steps["first"] == printed[:8]
+    assert steps["resumed"][:14] == printed[6:]
+    both = reprokit.run("ledger", "first", "resumed")
+    assert both.returncode == 0, both.stdout
+    assert "loader#0, epoch 0  80 samples  each drawn once" in both.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("framework", "workers"), rest_slow([("jax", 0)], extended=[("jax", 2), ("torch", 0), ("torch", 2)])
@@ -488,8 +511,27 @@ def test_fits_of_keras(reprokit: Reprokit) -> None:
 
 
 @pytest.mark.tensorflow
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", rest_slow(["loop"], extended=["fit"]))
+def test_elements_that_tf_data_slices_are_known_across_the_midst_of_an_epoch(reprokit: Reprokit, kind: str) -> None:
+    script = reprokit.script("train.py", training_text("ledgered_elements.py"))
+    bare = subprocess.run([sys.executable, script, kind, "whole"], capture_output=True, text=True)
+    printed = [[int(word) for word in line.split()] for line in bare.stdout.splitlines()]
+    assert sorted(number for batch in printed for number in batch) == list(range(30))
+    for part in ("first", "resumed", "whole"):
+        recorded = reprokit.run("record", "--batch-digests", "-o", part, "--", sys.executable, str(script), kind, part)
+        assert (recorded.returncode, "the agent" in recorded.stderr) == (0, False), recorded.stderr
+    assert by_step(exported(reprokit, "whole"), 0) == printed
+    assert by_step(exported(reprokit, "first"), 0) == printed[:3]
+    assert by_step(exported(reprokit, "resumed"), 0) == printed[3:]
+    both = reprokit.run("ledger", "first", "resumed")
+    assert both.returncode == 0, both.stdout
+    assert "epoch 0  30 samples of 30  each drawn once" in both.stdout
+
+
+@pytest.mark.tensorflow
 @pytest.mark.extended
-def test_batches_of_tensorflow_datasets_are_known_by_their_digests(reprokit: Reprokit) -> None:
+def test_batches_of_tensorflow_datasets_are_known_by_their_elements_or_digests(reprokit: Reprokit) -> None:
     script = reprokit.script("ledgered_datasets.py", training_text("ledgered_datasets.py"))
     command = ["--", sys.executable, str(script), "seen.json"]
     recorded = reprokit.run("record", "--batch-digests", "-o", "run", *command)
@@ -497,15 +539,16 @@ def test_batches_of_tensorflow_datasets_are_known_by_their_digests(reprokit: Rep
     assert "samples are kept" not in recorded.stderr
     content = json.loads((reprokit.directory / "seen.json").read_text())
     digests = [by_step(exported(reprokit, "run"), number) for number in range(len(content))]
-    for number, (batches, known) in enumerate(zip(content, digests, strict=True)):
-        assert [len(step) for step in known] == [1] * len(batches), number
-        pairs = {(str(batch), step[0]) for batch, step in zip(batches, known, strict=True)}
-        assert len(pairs) == len({batch for batch, _ in pairs}) == len({digest for _, digest in pairs})
+    batches, known = content.pop(), digests.pop()  # of the loop, where a function makes other elements
+    assert [len(step) for step in known] == [1] * len(batches)
+    pairs = {(str(batch), step[0]) for batch, step in zip(batches, known, strict=True)}
+    assert len(pairs) == len({batch for batch, _ in pairs}) == len({digest for _, digest in pairs})
+    assert digests == content
     overview = reprokit.run("ledger", "run")
     rows = [re.split("  +", line)[1:] for line in overview.stdout.splitlines()[1:]]
     unknown = "each drawn once; whether batches reached an update is not known"
-    assert ["fit#1, epoch 1", "4 batches", unknown] in rows, overview.stdout
-    assert ["fit#2, epoch 1", "3 batches", unknown] in rows, overview.stdout
+    assert ["fit#1, epoch 1", "30 samples of 30", unknown] in rows, overview.stdout
+    assert ["fit#2, epoch 1", "20 samples", unknown] in rows, overview.stdout
     assert ["dataset#0, epoch 1", "9 batches", unknown] in rows, overview.stdout
     other = reprokit.run("record", "--batch-digests", "-o", "other", *command)
     assert other.returncode == 0, other.stderr

@@ -88,10 +88,9 @@ static bool may_be_data(const char *path, size_t length) {
     for (size_t i = 0; i < RK_LENGTH(places); i++)
         if (length > 1 && path[1] == places[i][1] && strncmp(path, places[i], strlen(places[i])) == 0)
             return rk_is_in_memory(path);
+    if (is_agent_file(path)) return false;
     if (!ends_with(path, length, ".py") && !ends_with(path, length, ".pyc")) return true;
-    if (strstr(path, "/site-packages/") || strstr(path, "/dist-packages/") || is_in_standard_library(path))
-        return false;
-    return !is_agent_file(path);
+    return !strstr(path, "/site-packages/") && !strstr(path, "/dist-packages/") && !is_in_standard_library(path);
 }
 
 /* Returns whether this name was not seen recently. Every open waits for this, for some nanoseconds. A program's first

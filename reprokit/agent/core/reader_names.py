@@ -1,4 +1,4 @@
-"""Names of samples, file and record, from readers of files, for the ledger of samples."""
+"""Names of samples, file and record, or their indices, from what reads files, for the ledger of samples."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def file_name(address: str) -> str:
 
 
 def named(iterator: Iterator[Any], name: Any) -> Iterator[Any]:
-    """Wrap a generator to record the name of each sample; name(generator) returns that of the last one, or None."""
-    names: list[str | None] = []
+    """Wrap a generator to record each sample; name(generator) returns the name or index of the last one, or None."""
+    names: list[str | int | None] = []
 
     def samples() -> Iterator[Any]:
         for sample in iterator:
@@ -36,7 +36,7 @@ def named(iterator: Iterator[Any], name: Any) -> Iterator[Any]:
     return generator
 
 
-def taken(iterator: Any) -> list[str] | None:
+def taken(iterator: Any) -> list[Any] | None:
     """Return and clear the names of the samples that an iterator yielded; None if one is unknown."""
     try:
         names = _WAITING.get(iterator)

@@ -101,6 +101,7 @@ _MODULES = {
     ],
     "datasets": ["datasets", "datasets.iterable_dataset"],
     "grain": ["grain._src.python.data_loader", "grain._src.python.dataset.dataset"],
+    "streaming": ["streaming.base.dataset"],
     "trackers": [
         "mlflow",
         "mlflow.tracking.fluent",

@@ -273,8 +273,8 @@ def watch_unordered(module: Any, next_batch: Callable[..., Any], seconds: float)
     replace(module._MultiProcessingDataLoaderIter, "_get_data", make)
 
 
-def sample_names(iterator: Any) -> list[str] | None:
-    """Return the names of the samples of the last batch, if the reader of an IterableDataset tells them."""
+def sample_names(iterator: Any) -> list[Any] | None:
+    """Return the names or indices of the samples of the last batch, if the reader of an IterableDataset tells them."""
     reader = getattr(getattr(iterator, "_dataset_fetcher", None), "dataset_iter", None)
     return reader and taken(reader)
 

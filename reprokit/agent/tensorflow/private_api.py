@@ -63,6 +63,7 @@ COMPUTE_LOSS = ("_compute_loss", "compute_loss")  # methods of a trainer of Kera
 GRAPH_TEST_FUNCTION = "_make_test_function"  # method of a Keras model in TensorFlow 1
 REPLICA_THREAD = "_MirroredReplicaThread"  # the class of threads that run replicas
 _RESOURCE = 20  # DT_RESOURCE
+_WITHOUT_VALUE = ("resource", "variant")
 STEP_COMPILER = "_autoconvert_optionals"  # a method that Keras 3 calls with the compiled step
 
 
@@ -257,6 +258,29 @@ def fetch(iterator: Any) -> Any:
     """Take the next element of an iterator of a data set, without reporting it; return its tensors."""
     kinds = {"output_types": iterator._flat_output_types, "output_shapes": iterator._flat_output_shapes}
     return sys.modules["tensorflow"].raw_ops.IteratorGetNext(iterator=iterator._iterator_resource, **kinds)
+
+
+def sliced_by(dataset: Any) -> tuple[list[Any], list[tuple[str, Any]]]:
+    """Return the eager tensors that a data set slices, and the stages behind that by kind; no tensors for other ones.
+
+    Seen in 2.21, whose classes are named like _ShuffleDataset; others are named as here, or nothing is known of them.
+    """
+    stages: list[tuple[str, Any]] = []
+    while type(dataset).__module__.startswith("tensorflow."):
+        kind, inputs = type(dataset).__name__.strip("_").partition("Dataset")[0], dataset._inputs()
+        if kind == "TensorSlice":
+            are_dense = all(has_value(each) and each.dtype.name not in _WITHOUT_VALUE for each in dataset._tensors)
+            return (list(dataset._tensors) if are_dense else []), stages
+        if len(inputs) != 1:
+            break
+        stages.append((kind, dataset))
+        dataset = inputs[0]
+    return [], stages
+
+
+def most_left_over(batches: Any) -> int:
+    """Return how many elements a stage that makes batches may leave out, as they fill none."""
+    return int(value(batches._batch_size)) - 1 if value(batches._drop_remainder) else 0
 
 
 def function_graph(function: Any) -> Any:

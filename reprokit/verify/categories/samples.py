@@ -351,7 +351,7 @@ def _count_event(
             if epoch is not None:
                 coverages.append(epoch.coverage())
             epoch = open_epochs[key] = _OpenEpoch(run, process, batch.loader, batch.epoch)
-            epoch.is_whole = (batch.loader.name, batch.epoch) in exhausted
+        epoch.is_whole = epoch.is_whole or (batch.loader.name, batch.epoch) in exhausted
         epoch.is_drawn = epoch.is_drawn or (isinstance(event, SampleStep) and event.is_drawn)
         epoch.add(batch)
 
