@@ -8,26 +8,29 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 
-done = []
+done, together = [], threading.Barrier(8)
 
 
 def work(number):
+    if threading.current_thread().name.startswith("beside"):
+        together.wait()  # so that none ends before the last one starts
     time.sleep(time.perf_counter_ns() % 997 / 50_000)  # which nothing gives again
     done.append(number * 1.5)
 
 
-async def together():
+async def gathered():
     await asyncio.gather(*(asyncio.to_thread(work, number) for number in range(8)))
 
 
 def main(how):
     if how == "asyncio":
-        asyncio.run(together())
+        asyncio.run(gathered())
     elif how == "pool":
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(work, range(8)))
     else:
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(1 if how == "one" else 8)]
+        names = ["one"] if how == "one" else [f"beside{number}" for number in range(8)]
+        threads = [threading.Thread(target=work, args=(number,), name=name) for number, name in enumerate(names)]
         for thread in threads:
             thread.start()
         for thread in threads:
