@@ -63,7 +63,7 @@ ROOMS = {
     "reprokit/questions": 3_790,
     "reprokit/reproduce": 1_771,
     "reprokit/rules": 2_000,
-    "reprokit/run": 11_330,
+    "reprokit/run": 11_345,
     "reprokit/run_files": 3_420,
     "reprokit/saved_tensors": 988,
     "reprokit/study": 5_709,

@@ -6,41 +6,27 @@ agent/bootstrap/sitecustomize.py, which checks each module against its source as
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import marshal
 import os
-import subprocess
-import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-# Prints which modules of the agent a start imports. In a process of its own: the launcher imports no agent.
-MODULES = """
-import sys
-from pathlib import Path
-agent = Path(sys.argv[1])
-sys.path.insert(0, str(agent.parent))
-from agent import registry, start
-for module, _ in registry.EACH_PROCESS:
-    start.Feature(module + ".start").load()
-for name, module in sys.modules.items():
-    if name.split(".")[0] == "agent":
-        print(name, Path(module.__file__).relative_to(agent))
-"""
+PACKAGE = "_reprokit_agent"  # the agent's name in the training
+FIRST, REGISTRY, EACH_PROCESS = "start", "registry", "EACH_PROCESS"
 
 
 def write(agent: Path, archive: Path) -> None:
     """Write the file for this interpreter. Raises OSError if it cannot be written."""
-    command = [sys.executable, "-I", "-S", "-B", "-c", MODULES, str(agent)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
     entries = {}
-    for line in done.stdout.splitlines():
-        module, _, name = line.partition(" ")
+    for module, name in _modules(agent).items():
         source = agent / name
         found = source.stat()
         code = compile(source.read_bytes(), source, "exec", dont_inherit=True, optimize=0)
-        entries[f"_reprokit_{module}"] = (name, found.st_mtime, found.st_size, code)
+        entries[f"{PACKAGE}.{module}".rstrip(".")] = (name, found.st_mtime, found.st_size, code)
     file, temporary = tempfile.mkstemp(dir=archive.parent)
     try:
         with os.fdopen(file, "wb") as stream:
@@ -51,3 +37,41 @@ def write(agent: Path, archive: Path) -> None:
         with suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def _modules(agent: Path) -> dict[str, str]:
+    """Return the modules that each process imports, as far as that stands in the sources, and their files."""
+    found: dict[str, str] = {}
+    waiting = [FIRST]
+    while waiting:
+        module = waiting.pop()
+        place = module.replace(".", "/")
+        names = [name for name in (f"{place}.py", f"{place}/__init__.py".lstrip("/")) if (agent / name).is_file()]
+        if module in found or not names:
+            continue
+        found[module] = names[0]
+        tree = ast.parse((agent / names[0]).read_bytes())
+        package = module if names[0].endswith("__init__.py") else module.rpartition(".")[0]
+        waiting += [module.rpartition(".")[0], *_imported(tree, package)]
+        if module == REGISTRY:
+            waiting += _of_each_process(tree)
+    return found
+
+
+def _imported(tree: ast.Module, package: str) -> Iterator[str]:
+    """Yield what a module of this package may import from the agent as it is executed."""
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.level:
+            above = package.split(".")[: len(package.split(".")) + 1 - node.level]
+            base = ".".join([*filter(None, above), *filter(None, [node.module])])
+            yield from (base, *(f"{base}.{alias.name}".lstrip(".") for alias in node.names))
+
+
+def _of_each_process(tree: ast.Module) -> Iterator[str]:
+    """Yield the modules of the registry's table of what is imported in each process."""
+    for node in tree.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == EACH_PROCESS:
+            rows = node.value.elts if isinstance(node.value, ast.Tuple) else []
+            for row in rows:
+                if isinstance(row, ast.Tuple) and isinstance(row.elts[0], ast.Constant):
+                    yield str(row.elts[0].value)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import marshal
 import os
 import shutil
 import subprocess
 import sys
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 
 import pytest
@@ -72,13 +74,29 @@ def run(tmp_path: Path) -> Path:
     return path
 
 
-def lines_of_agent(agent: Path, run: Path, kind: str = "agent") -> int:
-    """How many lines of a kind the agent writes in a process."""
+def printed(agent: Path, run: Path, code: str) -> str:
+    """What a process of a run prints."""
     environment = {**os.environ, "PYTHONPATH": str(agent / "bootstrap"), "REPROKIT_RUN": str(run), "REPROKIT_ID": "0"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    command = [sys.executable, "-c", code]
+    return subprocess.run(
+        command, env=environment, check=True, cwd=run.parent, text=True, stdout=subprocess.PIPE
+    ).stdout
+
+
+def lines_of_agent(agent: Path, run: Path, kind: str = "agent") -> int:
+    """How many lines of a kind the agent writes in a process."""
     (run / "metrics.jsonl").unlink(missing_ok=True)
-    subprocess.run([sys.executable, "-c", "pass"], env=environment, check=True, cwd=run.parent)
+    printed(agent, run, "pass")
     return (run / "metrics.jsonl").read_text().count(f'"k":"{kind}"')
+
+
+def test_the_file_has_what_each_process_imports(agent: Path, run: Path) -> None:
+    complete_bytecode(agent)
+    (archive,) = agent.glob("__pycache__/*.archive")
+    modules = marshal.loads(archive.read_bytes()[len(MAGIC_NUMBER) :])
+    code = "import sys; print(*[name for name in sys.modules if name.startswith('_reprokit_agent')])"
+    assert set(printed(agent, run, code).split()) == set(modules)
 
 
 def test_the_start_comes_from_the_file_as_long_as_that_is_as_its_sources(agent: Path, run: Path) -> None:
