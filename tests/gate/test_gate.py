@@ -30,7 +30,7 @@ import random, reprokit
 reprokit.log(step=0, loss=random.random())
 open("model.bin", "w").write(str(random.random()))
 """
-VARIES = REPEATS + 'open("log.txt", "w").write(str(__import__("time").monotonic_ns()))\n'
+VARIES = REPEATS + 'open("log.txt", "w").write("1" + str(__import__("time").monotonic_ns()))\n'
 TIMED = (
     REPEATS
     + """

@@ -262,6 +262,7 @@ BOOKKEEPING = [
 ]
 
 RESULTS = [
+    ("Saved at 20351569057222", "Saved at 20351904109797"),  # digits that are no date
     # a number with a unit of time, or the name "time", that is a result
     ("predicted survival time: 3.20", "predicted survival time: 3.21"),
     ("half-life 3.0 days", "half-life 3.1 days"),

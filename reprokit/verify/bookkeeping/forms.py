@@ -37,6 +37,7 @@ class Form(Enum):
     SHORT_ID = "short id"  # only of a whole value: letters and digits
 
 
+_DAY, _HOUR = r"(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])", r"(?:[01]\d|2[0-3])"  # other digits are no date
 _DATE_FORMS = (
     r"(?<!\d)\d{4}-\d\d-\d\dT\d{6}(?:\.\d{1,9})?(?!\d)",
     # 2026-11-24T17:55:37.123Z, 2026/11/24 17:55, 2026-11-29/08-09-12, 2026_11_29_08_09_12
@@ -46,9 +47,9 @@ _DATE_FORMS = (
     r"(?<!\d)\d\d/\d\d/\d{4}(?:,? \d\d:\d\d(?::\d\d)?(?: [AP]M)?)?(?!\d)",
     r"(?<![\d/])\d\d/\d\d(?:/\d\d)? \d\d:\d\d:\d\d(?!\d)",  # of Rich and Detectron2: month, day
     rf"(?<!\d)\d\d/{_MONTH}/\d{{4}}:\d\d:\d\d:\d\d(?: [-+]\d{{4}})?(?!\d)",
-    r"(?<!\d)20\d{6}[-_T]?\d{6}(?:[.,]\d{1,9}|\d{3}|\d{6})?(?!\d)",
-    r"(?<!\d)20\d{6}[-_T]\d{4}(?!\d)",
-    r"(?<!\d)20\d{6}(?!\d)",
+    rf"(?<!\d)20\d\d{_DAY}[-_T]?{_HOUR}[0-5]\d\d\d(?:[.,]\d{{1,9}}|\d{{3}}|\d{{6}})?(?!\d)",
+    rf"(?<!\d)20\d\d{_DAY}[-_T]{_HOUR}[0-5]\d(?!\d)",
+    rf"(?<!\d)20\d\d{_DAY}(?!\d)",
     r"(?<![A-Za-z])(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6},? )?"
     rf"(?:\d{{1,2}} {_MONTH}|{_MONTH} {{1,2}}\d{{1,2}})(?:,? \d{{4}})?,? "
     rf"{_CLOCK}(?-i: [A-Z]{{3,4}}(?!\w))?(?: \d{{4}})?",
