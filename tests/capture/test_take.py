@@ -204,8 +204,8 @@ def test_steps_of_tensorflow_are_taken_from_graphs_that_stay_as_they_were(
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        ("several", "takes several steps at once"),
         ("fetched", "fetches its batches itself"),
+        pytest.param("several", "takes several steps at once", marks=pytest.mark.extended),
         pytest.param("accumulated", "could not be computed once more", marks=pytest.mark.extended),
         pytest.param("drawn", "draws random numbers", marks=pytest.mark.extended),
         pytest.param("mirrored", "replicas", marks=pytest.mark.extended),

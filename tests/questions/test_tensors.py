@@ -588,7 +588,7 @@ def test_no_layers_within_a_compiled_model_are_given_where_no_eager_replay_is_th
     assert not package.trial(tmp_path / "run").tensor("Sequential_output_0").is_eager(5)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_no_layers_within_a_compiled_model_are_given_from_a_checkpoint(tmp_path: Path) -> None:
     command = shlex.join([*record_compiled(tmp_path, "same"), "step-4.pt"])
     asked = ("ask", "run", "outputs", "--steps", "5", "--from", "step-4.pt", "--resume-with", command)
