@@ -32,7 +32,7 @@ ROOMS = {
     "native/trail": 1_670,
     "reprokit": 812,
     "reprokit/agent": 210,
-    "reprokit/agent/bootstrap": 105,
+    "reprokit/agent/bootstrap": 109,
     "reprokit/agent/capture": 11_150,
     "reprokit/agent/core": 2_700,
     "reprokit/agent/events": 590,

@@ -54,9 +54,8 @@ class IndexLine(msgspec.Struct, frozen=True):
     shape: Annotated[list[Count], msgspec.Meta(max_length=64)] = []
     reductions: Annotated[dict[Text, Number], msgspec.Meta(max_length=64)] = {}
     unproved: Text = ""  # why 'ask' could not prove a value that no trail sees; empty for all others
-    eager: bool = (
-        False  # of an eager replay of compiled code, and not seen by the trail, which finds that to be the run
-    )
+    # Of an eager replay of compiled code, and not seen by the trail, which finds that replay to be the run.
+    eager: bool = False
     passed: Count | None = None
     dropped: Annotated[int, msgspec.Meta(ge=-1, le=1 << 53)] | None = None  # -1: everything that follows
     why: Text = ""

@@ -110,8 +110,12 @@ def test_the_start_comes_from_the_file_as_long_as_that_is_as_its_sources(agent: 
     os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert lines_of_agent(agent, run) == 1
     content = archive.read_bytes()
-    for damaged in (content[: len(content) // 2], content[:5], b"", b"\0\0\r\n" + content[4:]):
+    for damaged in (content[: len(content) // 2], content[:5], b"", b"\0\0\r\n" + content[4:], MAGIC_NUMBER + b"N"):
         archive.write_bytes(damaged)
+        assert lines_of_agent(agent, run, "other") == 1
+    status = source.stat()
+    for entry in ((1, 2), ("start.py", status.st_mtime, status.st_size, "no code")):  # as of another release
+        archive.write_bytes(MAGIC_NUMBER + marshal.dumps({"_reprokit_agent.start": entry}))
         assert lines_of_agent(agent, run, "other") == 1
     archive.write_bytes(content)
     os.utime(source, (1, 1))

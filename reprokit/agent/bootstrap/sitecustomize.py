@@ -29,11 +29,11 @@ try:
             run that compiles and a second that does not would leave the program's memory in two states."""
 
             def get_code(self, fullname):  # type: ignore[no-untyped-def]
-                if fullname in _archived:
-                    code = _archived.pop(fullname)[-1]
-                    _fix_co_filename(code, self.path)
-                    return code
                 try:
+                    if fullname in _archived:
+                        code = _archived.pop(fullname)[-1]
+                        _fix_co_filename(code, self.path)
+                        return code
                     return super().get_code(fullname)
                 except Exception:  # the bytecode is damaged, as a full disk leaves it
                     return self.source_to_code(self.get_data(self.path), self.path)
@@ -58,10 +58,14 @@ try:
             def find_spec(fullname, path=None, target=None):  # type: ignore[no-untyped-def]
                 if fullname not in _archived:
                     return None
-                name, changed, size, _ = _archived[fullname]
-                place = os.path.join(_package, name)
-                found = os.stat(place)
-                if (found.st_mtime, found.st_size) != (changed, size):
+                try:
+                    name, changed, size, _ = _archived[fullname]
+                    place = os.path.join(_package, name)
+                    found = os.stat(place)
+                    is_known = (found.st_mtime, found.st_size) == (changed, size)
+                except Exception:  # another release wrote it
+                    is_known = False
+                if not is_known:
                     del _archived[fullname]
                     return None
                 folder = os.path.dirname(place) if name.endswith("__init__.py") else None
@@ -80,7 +84,7 @@ try:
             ) as _file:
                 _content = _file.read()
             if _content.startswith(_MAGIC_NUMBER):
-                _archived = _loads(_content[len(_MAGIC_NUMBER) :])
+                _archived = dict(_loads(_content[len(_MAGIC_NUMBER) :]))
         except Exception:  # there is none, or it is damaged
             pass
         sys.path_importer_cache[_package] = _Finder(_package, (_Loader, [".py"]))
