@@ -17,6 +17,7 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Final, TypeVar
 
@@ -136,6 +137,7 @@ MAX_LINE = 16 << 20  # bytes of one of its lines
 MAX_TEXT = 1 << 20  # characters of one in run.json and outputs.json
 MAX_NUMBER = (1 << 63) - 1  # of what is counted there
 MAX_SECONDS = 1e11
+MAX_LOOKED_AT = 1 << 12  # files whose times are read
 BLOCK = 1 << 20  # bytes that are read at a time
 
 
@@ -185,6 +187,15 @@ class RunDirectory:
         run = self.run
         here = run.status == RUNNING and run.host == platform.node()
         return here and process_alive(run.launcher_pid, run.launcher_started)
+
+    @property
+    def recorded_at(self) -> float:
+        """When a process last recorded a number or began a file, in seconds since 1970; 0: none did."""
+        times = [0.0]
+        for path in (self.path / METRICS, *islice((self.path / NUMBERS).glob("*"), MAX_LOOKED_AT)):
+            with suppress(OSError):
+                times.append(os.lstat(path).st_mtime)
+        return max(times)
 
     @property
     def orphaned(self) -> bool:

@@ -539,6 +539,18 @@ def test_ranks_that_are_many_updates_behind_are_told_so() -> None:
     ]
 
 
+WAITS = "rank 1 is 1 loss behind; no rank recorded anything for 11 s"
+
+
+@pytest.mark.parametrize(("written", "lines"), [(95, []), (89, [WAITS])])
+def test_a_rank_without_an_update_is_only_behind_once_no_rank_records_anything(
+    written: float, lines: list[str]
+) -> None:
+    """At the start one rank computes its first loss before the others do, which is no delay."""
+    ranks = [RankProgress("rank0", 0, 1, 0), RankProgress("rank1", 0, 0, 0)]
+    assert list(behind(ranks, 100, is_over=False, written=written)) == lines
+
+
 @pytest.mark.slow
 def test_a_rank_that_hangs_is_named_while_it_hangs_and_once_the_launcher_was_killed(reprokit: Reprokit) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

@@ -238,21 +238,25 @@ class RankProgress:
     moment: float  # of the last update, seconds since 1970; 0: not known
 
 
-def behind(ranks: Sequence[RankProgress], end: float | None, *, is_over: bool) -> Iterator[str]:
+def behind(ranks: Sequence[RankProgress], end: float | None, *, is_over: bool, written: float = 0.0) -> Iterator[str]:
     """Yield each rank that is behind another one and made no update for a while before the end, where that is known.
 
     Ranks that wait for each other have equal updates: those that wait have computed one more loss.
+    ``written`` is when any of them last recorded something, for those without an update; 0: not known.
     """
     updates, losses = (max((getattr(rank, name) for rank in ranks), default=0) for name in ("updates", "losses"))
     for rank in ranks:
-        quiet = end - rank.moment if end is not None and rank.moment else None
+        last = rank.moment or written
+        quiet = end - last if end is not None and last else None
         if (rank.updates, rank.losses) >= (updates, losses) or (quiet is not None and quiet < QUIET):
             continue
         lag = _lag(updates - rank.updates, "update", "updates") or _lag(losses - rank.losses, "loss", "losses")
         at = datetime.fromtimestamp(rank.moment, timezone.utc) if rank.moment else None
         since = f" since its update {rank.updates - 1:,}" if rank.updates else ""
         since += f" at {at:%Y-%m-%dT%H:%M:%SZ}" if at else ""
-        since += f", {quiet:,.0f} s {'before the end' if is_over else 'ago'}" if quiet is not None else ""
+        if quiet is not None:
+            ago = f", {quiet:,.0f} s {'before the end' if is_over else 'ago'}"
+            since += ago if rank.moment else f"; no rank recorded anything for {quiet:,.0f} s"
         yield f"rank {_numbers([rank.rank])} is {lag} behind{since}"
 
 

@@ -106,7 +106,9 @@ class RunSummary:
             losses[key.process] += series.count
         names = sorted((name for name in self.scan.processes if ranks.rank_of(name)[0] == name), key=natural)
         progress = [ranks.RankProgress(name, updates[name], losses[name], moments.get(name, 0.0)) for name in names]
-        yield from () if self.succeeded else ranks.behind(progress, end, is_over=ended is not None)
+        # Of a run that is over, files are no witness: its ranks may have written their ends long after they hung.
+        written = self.directory.recorded_at if ended is None else 0.0
+        yield from () if self.succeeded else ranks.behind(progress, end, is_over=ended is not None, written=written)
 
     @property
     def state(self) -> str:
