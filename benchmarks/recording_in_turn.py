@@ -1,6 +1,6 @@
 """What recording costs the steps of a training: bare, wrappers alone, recorded without and with the trail, in turn.
 
-    reprokit record [--trail-every auto] -- python -m benchmarks.recording_in_turn KIND [ROUNDS]
+    reprokit record [--trail-every 1] -- python -m benchmarks.recording_in_turn KIND [ROUNDS]
 
 Whole trainings (recording.py) differ by more than recording costs where others use the machine. Here steps are made
 as PyTorch has its functions, then as the recording has them. What counts is the time of all processors: of a round's

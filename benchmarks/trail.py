@@ -20,7 +20,19 @@ BLOCKS = {"cnn": 1, "mlp": 4}  # pairs of blocks of steps, for each run asked fo
 
 def step_times(kind: str, directory: Path, pairs: int) -> list[list[float]]:
     """Microseconds a step without and with the trail, by turns inside one process: see trail_training.py."""
-    command = [REPROKIT, "record", "-o", "run", "--", sys.executable, str(TRAINING), kind, str(pairs)]
+    command = [
+        REPROKIT,
+        "record",
+        "--trail-every",
+        "1",
+        "-o",
+        "run",
+        "--",
+        sys.executable,
+        str(TRAINING),
+        kind,
+        str(pairs),
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=True)
     return [[float(word) for word in line.split()] for line in done.stdout.splitlines()]

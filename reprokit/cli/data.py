@@ -40,7 +40,7 @@ def check(path: str, as_json: bool) -> None:
 @click.option(
     "--threads",
     metavar="N",
-    type=click.IntRange(1, 256),
+    type=options.Whole(1, 256),
     multiple=True,
     default=(1, 2, 4, 8),
     show_default=True,

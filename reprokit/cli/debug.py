@@ -56,4 +56,4 @@ def command(run: Path, step: int, at: str, when: str, from_start: bool) -> None:
         point = None if diverged is None else (diverged.step, diverged.quantity)
         compared = max(replay.proof.steps.values(), default=0)
         first = 0 if keyframe is None else keyframe.step
-        click.echo(printable(debugged_replay(first, compared, step, point)))
+        click.echo(printable(debugged_replay(first, compared, step, point, replay.proof.every)))

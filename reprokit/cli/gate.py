@@ -82,7 +82,7 @@ MAX_FAILURES = 50  # that are named in a statement
     "--max-overhead",
     "overhead",
     metavar="X",
-    type=click.FloatRange(0, min_open=True),
+    type=options.Real(0, min_open=True),
     help="Fail if recording takes more than X times as long as running bare.",
 )
 @flag("--no-findings", "Fail if profiling finds an unpatched nondeterministic operation.")

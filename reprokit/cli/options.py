@@ -128,7 +128,10 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number."""
-        number = float(click.FLOAT.convert(value, param, ctx))  # type: ignore[arg-type]  # click takes texts as well
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
         if not 0 < number < math.inf:
             self.fail(f"{value!r} is not a number of seconds above 0, such as 90 or 0.5.", param, ctx)
         return number
@@ -163,9 +166,21 @@ def output(metavar: str, text: str) -> Decorator:
     return click.option("-o", "--output", metavar=metavar, type=PATH, help=text)
 
 
+class Whole(click.IntRange):
+    """A whole number in bounds, which click would call an integer range."""
+
+    name = "whole number"
+
+
+class Real(click.FloatRange):
+    """A number in bounds, which click would call a float range."""
+
+    name = "number"
+
+
 def number(name: str, text: str, least: int = 1, most: int | None = None, **more: Any) -> Decorator:
     """Declare an option with a whole number in bounds."""
-    return click.option(name, metavar="N", type=click.IntRange(least, most), help=text, **more)
+    return click.option(name, metavar="N", type=Whole(least, most), help=text, **more)
 
 
 def json_option(text: str = "Print one JSON document.") -> Decorator:
@@ -200,7 +215,7 @@ REVEAL = click.option(
 NO_TRAIL = switched_off("--no-trail", "trail", WITHOUT_TRAIL, "Do not record digests of the training's steps.")
 
 
-def trail_every(default: int | None) -> Decorator:
+def trail_every(default: str | None) -> Decorator:
     """Declare --trail-every; None as the default is what the recording has."""
     return click.option(
         "--trail-every",
@@ -208,7 +223,9 @@ def trail_every(default: int | None) -> Decorator:
         default=default,
         metavar="N|auto" if default else "N",
         help="Record the digests of one in N steps of PyTorch (a power of two), of the first 16 and of the last;"
-        + (" auto: of so many that this takes 3 % of the time. [default: 1]" if default else " [default: as in RUN]"),
+        + (
+            " auto: of so many that this takes 3 % of the time. [default: auto]" if default else " [default: as in RUN]"
+        ),
     )
 
 
@@ -377,7 +394,7 @@ CAPTURE_OPTIONS: dict[str, Decorator] = {  # by the fields of a plan that they s
     "rollback_every": click.option(
         "--rollback-every",
         metavar="STEPS",
-        type=click.IntRange(min=1),
+        type=Whole(min=1),
         help="With --on-nan rollback, save a state to restore every STEPS steps  [default: 100]",
     ),
     "hook": click.option(

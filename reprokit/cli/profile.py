@@ -32,7 +32,7 @@ WITHOUT = off("only system calls are watched", "not-asked")
 @click.option(
     "--confirm",
     metavar="[K]",
-    type=click.IntRange(min=2, max=10_000),
+    type=options.Whole(min=2, max=10_000),
     callback=lambda _context, _option, count: count or 0,
     is_flag=False,
     flag_value=REPEATS,

@@ -11,7 +11,6 @@ from reprokit.cli import options
 from reprokit.cli.options import flag
 from reprokit.cli.output import launch
 from reprokit.core.errors import UsageError
-from reprokit.core.messages import say
 from reprokit.model.plan import RECORD, Plan, key_of_seed
 from reprokit.model.run import AUTOMATIC
 from reprokit.model.states import WITH_GRADIENTS
@@ -45,7 +44,7 @@ from reprokit.model.states import WITH_GRADIENTS
 @options.saving_tensors
 @options.keeping_keyframes
 @options.NO_TRAIL
-@options.trail_every(1)
+@options.trail_every("auto")
 @options.NO_ORDERS
 @flag("--trail-gradients", "Also record digests of gradients inside TensorFlow graphs, which changes these graphs.")
 @flag(
@@ -82,16 +81,13 @@ def command(plan: Plan, seed: str | None, recipe_file: Path | None, trail_gradie
     asked = {
         "--trail-gradients": trail_gradients,
         "--batch-digests": plan.batch_digests,
-        "--trail-every": plan.trail_every != 1,
+        "--trail-every": plan.trail_every != AUTOMATIC,
     }
     for option, is_given in asked.items():
         if is_given and not plan.trail.is_on:
             raise UsageError(f"{option} is about the trail, which --no-trail leaves out; leave out one of them")
     if trail_gradients:
         plan = replace(plan, trail=WITH_GRADIENTS)
-    if plan.trail_every == AUTOMATIC and plan.question is not None and plan.question.keyframes is not None:
-        say("--keyframes needs each step of the trail: --trail-every auto is left out")
-        plan = replace(plan, trail_every=1)
     launch(plan if recipe_file is None else _with_recipe(plan, recipe_file), "reprokit", "replay")
 
 

@@ -39,7 +39,7 @@ def and_keyframes(question: Question, recording: RunDirectory) -> Question:
         return question
     frameworks = {each.framework for each in series}
     is_of_one = len({each.process for each in series}) == len(frameworks) == 1
-    if not (is_of_one and frameworks <= FRAMEWORKS.keys()) or trails.longest_stride(trails_of_run) > 1:
+    if not (is_of_one and frameworks <= FRAMEWORKS.keys()):
         return question
     last = min(question.steps.last or 1 << 60, max(each.count for each in series))
     if last < LEAST:

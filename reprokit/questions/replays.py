@@ -128,8 +128,11 @@ def ask(
 
 def _proved_by(recording: RunDirectory, question: Question) -> int | None:
     """Return up to which step a replay goes on that could end before the recording's trail has its next step."""
-    every = trails.longest_stride(trails.read(recording))
-    return None if question.steps.last is None or every == 1 else question.steps.last + every
+    series, last = [each for trail in trails.read(recording) for each in trail.series], question.steps.last
+    every = max((each.every for each in series), default=1)
+    if last is None or every == 1:
+        return None
+    return series[0].looked_at_from(last) if len(series) == 1 else last + every  # others may number steps otherwise
 
 
 def _changed_variables(recording: RunDirectory, replay: RunDirectory, *, is_part: bool) -> Iterator[str]:

@@ -42,9 +42,6 @@ def seek(recording: RunDirectory, first: int) -> Seek:
     usable = [keyframe for keyframe in kept if keyframe.step <= first]
     if not usable:
         return Seek(why=f"its first keyframe is that of step {min(keyframe.step for keyframe in kept):,}")
-    every = trails.longest_stride(trails_of_run)
-    if every > 1:
-        return Seek(why=f"its trail has one in {every:,} steps, and a fast-forward needs the generators of each")
     processes, ranks = {each.process for each in series}, max(keyframe.ranks for keyframe in kept)
     if len(processes) != ranks:
         together = f"for the {ranks:,} ranks of a training together" if ranks > 1 else "for one"
@@ -94,7 +91,7 @@ def require_step(recording: RunDirectory, step: int) -> None:
     counts: dict[tuple[str, int], int] = {}
     for trail in trails.read(recording):
         for series in trail.series:
-            is_whole = series.framework in FRAMEWORKS and series.every == 1 and not trail.gave_up
+            is_whole = series.framework in FRAMEWORKS and not trail.gave_up
             if not is_whole or recording.run.status != FINISHED:
                 return
             process = trail.process, trail.incarnation

@@ -28,31 +28,45 @@ class SeenValues:
     """The values of one process that its trail sees."""
 
     def __init__(self, recording: RunDirectory, proof: ReplayProof, process: str) -> None:
-        self._results = frozenset(proof.results if proof.every == 1 else ())  # it does not see steps passed over
+        self._results, self._every = frozenset(proof.results), proof.every
         self._names: set[str] = set()
         self._is_boosting = False
-        for trail in trails.read(recording):
-            for series in trail.series if trail.process == process else ():
-                self._is_boosting |= series.framework in _BOOSTING
-                if not any(step.partial for step in series.steps()):
-                    self._names.update(tensor.name for _, table in series.tables for tensor in table)
+        self._series = [
+            series for trail in trails.read(recording) for series in trail.series if trail.process == process
+        ]
+        for series in self._series:
+            self._is_boosting |= series.framework in _BOOSTING
+            if not any(step.partial for step in series.steps()):
+                self._names.update(tensor.name for _, table in series.tables for tensor in table)
 
-    def sees(self, name: str, mode: str, collections: Collection[str]) -> bool:
-        """Return whether each step of the trail has digests of all that this value is made of."""
-        if mode != TRAIN:
+    def sees(self, step: int, name: str, mode: str, collections: Collection[str]) -> bool:
+        """Return whether the trail has digests of all that this value of a step is made of."""
+        if mode != TRAIN or not self._looks_at(step):
             return False
         if name == "loss":
             return "loss" in self._results
         if name.startswith(GRADIENT):
             return "gradients" in self._results and name.removeprefix(GRADIENT) in self._names
-        if "optimizer_variables" in collections:
+        if "optimizer_variables" in collections:  # made of the gradients of all steps before
             parameter = name.partition("/")[2].rpartition("/")[0]
-            return {"gradients", "parameters"} <= self._results and parameter in self._names
+            has_all = self._every == 1 and {"gradients", "parameters"} <= self._results
+            return has_all and parameter in self._names
         if "parameters" not in self._results:
             return False
         if self._is_boosting:
             return not _OF_MODELS.isdisjoint(collections)
         return not {"weights", "biases"}.isdisjoint(collections) and name in self._names
+
+    def _looks_at(self, step: int) -> bool:
+        """Return whether the trail did not pass over a step; steps of several optimizers may be numbered otherwise."""
+        if self._every == 1:
+            return True
+        if len(self._series) != 1:
+            return False
+        (series,) = self._series
+        if step == series.count:  # behind the last step, whose parameters are there
+            return all(last.parameters is not None for last in series.steps(step - 1))
+        return series.looked_at_from(step) == step
 
 
 def gap(content: str, again: str | None, has_changes: bool) -> ProofGap | None:

@@ -163,7 +163,9 @@ class _TensorMerge:
         )
 
     def _sees(self, line: dict[str, Any]) -> bool:
-        return self._seen.sees(line["name"], line.get("mode", ""), self._collections.get(line["name"], ()))
+        return self._seen.sees(
+            line["step"], line["name"], line.get("mode", ""), self._collections.get(line["name"], ())
+        )
 
     def _gap(self, line: dict[str, Any]) -> ProofGap | None:
         """Return why a value is not proved, and count it."""

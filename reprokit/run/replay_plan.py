@@ -25,7 +25,7 @@ from reprokit.run import environment as environments
 from reprokit.run.command import resolve
 from reprokit.run.file_digests import MAX_CODE, file_digest
 from reprokit.run_files import rundir, variables
-from reprokit.run_files.rundir import RunDirectory
+from reprokit.run_files.rundir import TRAIL, RunDirectory
 
 if TYPE_CHECKING:
     from reprokit.model.question import Question
@@ -121,9 +121,11 @@ def _recorded_at(recording: RunDirectory) -> int:
 
 def _strides(recording: RunDirectory) -> dict[str, dict[str, int]]:
     """Return the strides that a recording measured, by process and optimizer; where it has none, it has each step."""
+    strides: dict[str, dict[str, int]] = {}
+    if not recording.has(TRAIL):
+        return strides
     from reprokit.run_files import trails  # imported by replays that need it: slow to load
 
-    strides: dict[str, dict[str, int]] = {}
     chosen = (
         (trail.process, series)
         for trail in trails.read(recording)

@@ -187,8 +187,8 @@ def tensors_proof(
     ``first`` is the step from which the trail was compared, for a replay from a keyframe; the trail has one in
     ``every`` steps.
     """
-    of_each = f"in the steps that its trail has, one in {every} of" if every > 1 else "in each of"
-    is_run = f"the replay is that run {of_each} {steps:,} steps{'' if first is None else f' from step {first:,} on'}"
+    since = "" if first is None else f" from step {first:,} on"
+    is_run = f"the replay is that run in {_each_of(every)} {steps:,} steps{since}"
     if seen and is_all and not (agreed or gaps):
         yield f"proved: {is_run}"
     elif seen or agreed or gaps:
@@ -199,16 +199,21 @@ def tensors_proof(
         yield f"not proved: {len(names):,} values, first {names[0]}: the trail does not see them, and {reason}"
 
 
-def debugged_replay(first: int, compared: int, stopped: int, diverged: tuple[int, str] | None) -> str:
+def _each_of(every: int) -> str:
+    """Return which steps a trail has that has one in so many."""
+    return "each of" if every == 1 else f"each of those steps that its trail has, one in {every:,} of"
+
+
+def debugged_replay(first: int, compared: int, stopped: int, diverged: tuple[int, str] | None, every: int) -> str:
     """Return what is known of a replay that stopped in a debugger at a step, by steps of the trail from a first one on.
 
-    ``diverged`` is the first step that differs, and its quantity.
+    ``diverged`` is the first step that differs, and its quantity; the trail has one in ``every`` steps.
     """
     if not compared > first and stopped > first:
         return "no step of the trail was compared, so that nothing is known of where the replay stopped"
     if diverged is None:
         return (
-            f"the replay was that run in each of the steps {first:,} to {compared - 1:,}"
+            f"the replay was that run in {_each_of(every)} the steps {first:,} to {compared - 1:,}"
             if compared > first
             else (f"the replay stopped at step {stopped:,}, where the state of that run was put in")
         )

@@ -140,10 +140,11 @@ def test_an_option_is_blamed_by_its_name(reprokit: Reprokit) -> None:
 
 def test_a_mistake_is_one_of_its_command(reprokit: Reprokit) -> None:
     for words, said in (
+        ("gate --pairs zero", "Invalid value for '--pairs': 'zero' is not a valid whole number."),
         ("report -o", "Option '-o' requires an argument. See 'reprokit report --help'."),
         ("doctor more", "Got unexpected extra argument (more). See 'reprokit doctor --help'."),
         ("--debug-more", "No such option '--debug-more'. Did you mean '--debug'? See 'reprokit --help'."),
-        ("profile --seconds soon -- true", "'soon' is not a valid float."),
+        ("profile --seconds soon -- true", "'soon' is not a number of seconds above 0, such as 90 or 0.5."),
         ("profile --seconds inf -- true", "'inf' is not a number of seconds above 0, such as 90 or 0.5."),
     ):
         assert said in reprokit.run(*words.split()).stderr

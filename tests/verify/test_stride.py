@@ -113,7 +113,7 @@ def test_replays_of_each_step_tell_which_it_is(reprokit: Reprokit) -> None:
 def test_questions_say_that_the_trail_has_some_steps_only(reprokit: Reprokit) -> None:
     record(reprokit, "run", EVERY, "200", "-1", "paced")  # so that the replay is ended before the training is over
     done = reprokit.run("ask", "run", "losses", "weights", "--steps", "98-99")
-    assert f"the replay is that run in the steps that its trail has, one in {EVERY} of " in done.stdout
+    assert f"the replay is that run in each of those steps that its trail has, one in {EVERY} of " in done.stdout
     assert "0 values are proved" in done.stdout
     assert "refused" not in done.stdout
     assert not [line for line in done.stdout.splitlines() if line.startswith("proved")]
@@ -246,10 +246,22 @@ def test_an_automatic_stride_is_compared_with_any_other(reprokit: Reprokit) -> N
 
 
 @pytest.mark.slow
-def test_keyframes_need_each_step(reprokit: Reprokit) -> None:
+def test_questions_seek_and_prove_the_steps_that_the_trail_has(reprokit: Reprokit) -> None:
+    """A replay that is asked makes each step of its trail, and leaves the states of the generators of each."""
+    record(reprokit, "run", EVERY, "400", "-1")
+    first = reprokit.run("ask", "run", "weights,optimizer_variables", "--steps", "300-303").stdout
+    assert "of what the trail sees, 0 values are proved" in first
+    assert "the same in a second replay" in first
+    after = reprokit.run("ask", "run", "weights,gradients", "--steps", "304-320:16").stdout
+    assert "from the keyframe of step 300" in after
+    assert "proved: the replay is that run in each of those steps that its trail has, one in 16 of " in after
+
+
+@pytest.mark.slow
+def test_keyframes_of_a_recording_with_a_stride_are_sought(reprokit: Reprokit) -> None:
     path = reprokit.script("train.py", training_text("pytorch_strided.py"))
-    arguments = ["--keyframes", "50steps", "--trail-every", "auto", "-o", "run"]
-    done = reprokit.run("record", *arguments, "--", sys.executable, str(path), "120", "-1")
-    assert done.returncode == 0
-    assert "--keyframes needs each step of the trail: --trail-every auto is left out" in done.stderr
-    assert series_of(reprokit, "run")["optimizer#0"].every == 1
+    arguments = ["--keyframes", "50steps", "--trail-every", str(EVERY), "-o", "run"]
+    assert reprokit.run("record", *arguments, "--", sys.executable, str(path), "200", "-1").returncode == 0
+    asked = reprokit.run("ask", "run", "weights", "--steps", "176").stdout
+    assert "from the keyframe of step 150" in asked
+    assert "proved: the replay is that run" in asked

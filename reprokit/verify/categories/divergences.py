@@ -114,8 +114,12 @@ class SeriesDivergence:
 
     @property
     def every(self) -> int:
-        """Return of how many steps at least one trail has one: only those that both have are compared."""
-        return max(self.left.every, self.right.every)
+        """Return of how many steps at least one trail has one: only those that both have are compared.
+
+        It is 1 where both end before they pass over any.
+        """
+        stop, sides = min(self.left.count, self.right.count), (self.left, self.right)
+        return max((side.every for side in sides if side.skipped + stop > side.always), default=1)
 
     @property
     def compared_steps(self) -> int:
