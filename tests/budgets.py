@@ -60,7 +60,7 @@ ROOMS = {
     "reprokit/model": 1_593,
     "reprokit/patches": 256,
     "reprokit/profiling": 1_652,
-    "reprokit/questions": 3_790,
+    "reprokit/questions": 3_830,
     "reprokit/reproduce": 1_771,
     "reprokit/rules": 2_000,
     "reprokit/run": 11_345,
