@@ -43,7 +43,9 @@ enum rkt_flag {
     RKT_INPUTS = 8192,
     RKT_INPUTS_PARTIAL = 16384, /* some calls or arguments are not included */
     RKT_INPUTS_SEVERAL = 32768, /* an included call came after another call */
-    RKT_PASSED = 65536          /* a step that the trail passes over: what is not here was not looked at */
+    RKT_PASSED = 65536,         /* a step that the trail passes over: what is not here was not looked at */
+    RKT_NOT_FINITE = 131072,    /* of TensorFlow: what the step returned, or a gradient, is not finite */
+    RKT_RUINED = 262144         /* of TensorFlow: a weight is not finite after the step */
 };
 
 /* Further flags of a step that is not written yet; records do not have them. */

@@ -58,18 +58,22 @@ def ask_from_checkpoint(
     found = Checkpoint(checkpoint.path, checkpoint.command, step)
     replay = ask(recording, question, place / "replay", interruption, checkpoint=found)
     if _divergence(replay, first) is not None:
-        for number, state in enumerate(_missing(recording, begun, step, place, interruption)):
+        steps = StepRange(first=step, last=last)
+        for number, state in enumerate(_missing(recording, begun, steps, place, interruption)):
             say(f"resuming it again, with these of the run put in: {', '.join(state.parts)}")
             complete = replace(question, steps=replace(question.steps, first=0), state=state)
             attempt = ask(recording, complete, place / f"complete-{number}", interruption, checkpoint=found)
             if _divergence(attempt, first) is None and max(attempt.proof.steps.values(), default=0) > first:
-                replay = dataclasses.replace(attempt, put_in=state.parts)
+                # Batches are put in up to that step.
+                proof = attempt.proof if last is None else attempt.proof.until(last + 1)
+                replay = dataclasses.replace(attempt, put_in=state.parts, proof=proof)
                 break
     diverged = _divergence(replay, first)
     if diverged is not None:
         raise KeyframeRefused(
             f"no answer from {printable(str(checkpoint.path))}: resumed at step {step:,}, the training is not that run"
-            f" at step {diverged.step:,}, by its {diverged.quantity}; {COMPLETE}; {ADVICE}"
+            f" at step {diverged.step:,}, by its {diverged.quantity}{_why_not_put_in(recording, step)}; {COMPLETE};"
+            f" {ADVICE}"
         )
     if not (replay.proof.steps and replay.proof.results):
         raise KeyframeRefused(
@@ -78,21 +82,32 @@ def ask_from_checkpoint(
     return replay
 
 
+def _why_not_put_in(recording: RunDirectory, step: int) -> str:
+    """Return why no state of the run was put in; empty if a keyframe leads to it."""
+    found = seek(recording, step - 1)
+    why = found.why or "it was recorded without --keyframes"
+    return "" if found.keyframe else f"; no keyframe of the run has what the checkpoint lacks: {why}"
+
+
 def _divergence(replay: AnsweredReplay, first: int) -> DivergedSeries | None:
     """Return where a replay is not the run up to the first step that is asked for."""
     return next((series for series in replay.proof.diverged if series.step <= first), None)
 
 
 def _missing(
-    recording: RunDirectory, begun: RunDirectory, step: int, place: Path, interruption: Interruption
+    recording: RunDirectory, begun: RunDirectory, steps: StepRange, place: Path, interruption: Interruption
 ) -> Iterator[StateQuestion]:
-    """Yield the state to be put in at a step where the resumed training has other one, without its variables first."""
-    resumed, keyframe = ResumedRun(begun), seek(recording, step - 1).keyframe
+    """Yield the state to be put in at the first of these steps, as the resumed training has other one there.
+
+    Without its variables and the batches of these steps first.
+    """
+    resumed, step = ResumedRun(begun), steps.first
+    keyframe = seek(recording, step - 1).keyframe
     if not resumed.states or keyframe is None:
         return
     say(f"the checkpoint lacks state: reading it at step {step:,}, from the keyframe of step {keyframe.step:,}")
     state = StateQuestion(keeps=True, calls=resumed.calls, resumed=resumed.variables)
-    question = Question(steps=StepRange(first=step, last=step), each_step=True, state=state)
+    question = Question(steps=steps, state=state)
     try:
         asked = ask(recording, question, place / "state", interruption, keyframe=keyframe)
     except KeyframeRefused as refusal:

@@ -46,6 +46,11 @@ class ReplayProof:
         """Whether a series diverges in the first quarter of its steps: equal runs are then unlikely to be luck."""
         return any(4 * (series.step + 1) <= self.steps[series.process, series.series] for series in self.diverged)
 
+    def until(self, step: int) -> ReplayProof:
+        """Return the proof of the steps before this one."""
+        steps = {key: min(count, step) for key, count in self.steps.items()}
+        return replace(self, steps=steps, diverged=tuple(series for series in self.diverged if series.step < step))
+
     def holds_until(self, process: str) -> int | None:
         """Return the first step of a process that differs; None if all compared steps are equal.
 

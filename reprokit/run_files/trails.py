@@ -46,6 +46,7 @@ _FLAGS = {  # in the order of a record's numbers
     "inputs": 8192,
 }
 _PARTIAL, _UNCHANGED, _INPUTS_PARTIAL, _INPUTS_SEVERAL, _PASSED = 256, 4096, 16384, 32768, 65536
+_NOT_FINITE, _RUINED = 131072, 262144
 _UNSTEADY = {"gradients": 512, "parameters": 1024}
 _REASONS = (
     "", "the disk was full", "the file size limit was reached", "the run directory could not be written",
@@ -73,6 +74,8 @@ class TrailStep(msgspec.Struct, frozen=True):
     inputs_several: bool = False  # one of which counts came after another call
     unsteady: tuple[str, ...] = ()  # what is not known because it changed while it was read
     passed: bool = False  # the trail passed over it, as it has one of so many steps: what is None was not looked at
+    not_finite: bool = False  # of TensorFlow: a number that it returned, or a gradient, is not finite
+    ruined: bool = False  # likewise: a weight after it
     parts: tuple[int, ...] = ()  # the parameters of each placement, where there are several; 0: not known
 
 
@@ -262,6 +265,8 @@ class Series:
             "inputs_several": bool(flags & _INPUTS_SEVERAL),
             "unsteady": unsteady,
             "passed": bool(flags & _PASSED),
+            "not_finite": bool(flags & _NOT_FINITE),
+            "ruined": bool(flags & _RUINED),
             "parts": struct.unpack_from(f"<{more}Q", record, _RECORD.size) if more else (),
         }
         return TrailStep(number=number - self.skipped, **facts, **known)  # type: ignore[arg-type]

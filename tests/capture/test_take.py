@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
-from reprokit.run.parts.noted import BadLoss, step_of
+from reprokit.agent.core import trail_library
+from reprokit.run.parts.noted import BadLoss, bad_steps, step_of
+from reprokit.run_files.rundir import RunDirectory
 from tests.support import Done, Reprokit
+from tests.verify.runs import recording, trail
 
 TRAININGS = Path(__file__).parents[1] / "trainings"
 KEYFRAMED, TURNS_NAN = str(TRAININGS / "keyframed_loader.py"), str(TRAININGS / "turns_nan.py")
@@ -137,13 +140,53 @@ def test_a_replay_that_is_another_run_gives_no_snapshot(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.tensorflow
-def test_of_keras_the_epoch_is_noted_and_any_step_is_taken(tmp_path: Path) -> None:
+def test_of_keras_the_step_is_noted_and_any_one_is_taken(tmp_path: Path) -> None:
     command = [sys.executable, str(TRAININGS / "keras_noted.py")]
     done = Reprokit(tmp_path).run("record", "-o", "run", "--on-nan", "note", "--", *command)
-    assert "warning: epoch 1 of fit#0: the loss is not finite; the training went on" in done.stderr
-    assert "reprokit replay --on-nan capture run" in done.stderr
+    assert "warning: step 5: what it returned, or a gradient, is not finite, the first that was seen" in done.stderr
+    assert "reprokit snapshot take run --step 5 -o step-5" in done.stderr
     assert "the loss is inf" in take(tmp_path, 5, "-o", "taken").stdout
     assert "has no step 12: its last one is 11" in take(tmp_path, 12, "-o", "none", status=2).stderr
+
+
+@pytest.mark.extended
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("kind", ["returned", "pair", "metric", "eager", "scaled"])
+def test_the_first_bad_step_of_a_loop_of_tensorflow_is_noted(tmp_path: Path, kind: str) -> None:
+    command = [sys.executable, str(TRAININGS / "tensorflow_noted.py"), kind]
+    done = Reprokit(tmp_path).run("record", "-o", "run", "--on-nan", "note", "--", *command)
+    assert done.returncode == 0, done.stderr
+    if kind == "scaled":
+        assert "not finite" not in done.stderr
+    elif kind == "metric":
+        assert "warning: step 17: a weight behind it is not finite, the first that was seen" in done.stderr
+        assert "reprokit replay --on-nan capture run" in done.stderr
+    else:
+        assert "warning: step 9: what it returned, or a gradient, is not finite, the first that was seen" in done.stderr
+        assert "reprokit snapshot take run --step 9 -o step-9" in done.stderr
+        assert "snapshot explain" in take(tmp_path, 9, "-o", "taken").stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "found"),
+    [
+        ({}, []),
+        ({5: trail_library.NOT_FINITE, 3: trail_library.RUINED}, [(3, "0", True)]),
+        ({3: trail_library.NOT_FINITE | trail_library.RUINED}, [(3, "0", False)]),
+    ],
+)
+def test_the_first_step_that_is_not_finite_is_read_from_the_trail(
+    tmp_path: Path, flags: dict[int, int], found: list[tuple[int, str, bool]]
+) -> None:
+    building, table = recording(tmp_path / "run"), trail(8, ("kernel",))
+    table.facts["framework"] = "tensorflow"
+    for number, bits in flags.items():
+        table.steps[number]["flags"] = bits
+    building.tables = {"0": [table]}
+    building.start()
+    building.add("end")
+    building.write()
+    assert list(bad_steps(RunDirectory(building.path))) == found
 
 
 @pytest.mark.slow

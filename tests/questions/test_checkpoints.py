@@ -11,6 +11,7 @@ import pytest
 from tests.support import Reprokit
 
 TRAINING = [sys.executable, str(Path(__file__).parents[1] / "trainings/asked_checkpoints.py"), "40"]
+KERAS = Path(__file__).parents[1] / "trainings/asked_checkpoints_keras.py"
 PUT_IN = ["optimizer", "PyTorch generator"]
 ASKED = ("ask", "run", "weights,gradients,losses,optimizer_variables", "--steps", "33-35")
 
@@ -70,6 +71,28 @@ def test_what_a_checkpoint_lacks_is_put_in_from_a_keyframe_and_said(tmp_path: Pa
     assert (answer["checkpoint"], answer["put_in"], answer["settled"]) == (30, PUT_IN, True)
     assert answer["proved_steps"] >= 6
     again = json.loads(reprokit.run(*ASKED, "--from-start", "--json").stdout)
+    assert (again["added"], again["known"], again["differing"]) == (0, answer["added"], [])
+
+
+@pytest.mark.extended
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("kind", ["fit", "data", "function", "eagerly"])
+def test_what_a_checkpoint_of_keras_lacks_is_put_in_or_said_to_be_missing(tmp_path: Path, kind: str) -> None:
+    reprokit, training = Reprokit(tmp_path), [sys.executable, str(KERAS), kind, "6"]
+    assert reprokit.run("record", "-o", "run", "--keyframes", "5steps", "--", *training).returncode == 0
+    asked = ("ask", "run", "weights,gradients,losses,optimizer_variables", "--steps", "28-31", "--json")
+    resumed = " ".join([*training, "epoch-4.weights.h5"])
+    answered = reprokit.run(*asked, "--from", "epoch-4.weights.h5", "--resume-with", resumed)
+    if kind == "eagerly":
+        assert answered.returncode == 2
+        why = "no keyframe of the run has what the checkpoint lacks: it takes steps outside of compiled functions"
+        assert why in answered.stderr
+        return
+    assert answered.returncode == 0, answered.stderr
+    answer = json.loads(answered.stdout)
+    parts = ["optimizer", "seed generators of Keras", *(["variables", "data"] if kind == "data" else [])]
+    assert (answer["checkpoint"], answer["put_in"], answer["settled"]) == (24, parts, True)
+    again = json.loads(reprokit.run(*asked, "--from-start").stdout)
     assert (again["added"], again["known"], again["differing"]) == (0, answer["added"], [])
 
 

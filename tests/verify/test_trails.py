@@ -532,6 +532,21 @@ def test_a_digest_that_neither_setting_explains_is_a_difference(
         assert f"at step {step} the parameters are the first to differ" in first(comparison).detail
 
 
+@pytest.mark.parametrize("differs", [False, True])
+def test_seed_generators_read_in_other_steps_of_a_resumed_training_are_no_difference(
+    compared: Write, differs: bool
+) -> None:
+    whole, resumed = tensorflow(60, every=1), tensorflow(36, every=1)
+    resumed.steps = [dict(step) for step in whole.steps[24:]]
+    resumed.steps[0]["before"] = whole.steps[23]["parameters"]
+    for side in (whole, resumed):
+        for number in range(0, len(side.steps), tensorflow_trail.WEIGHTS_EVERY):
+            side.steps[number]["torch"] += 1000 + number
+    if differs:
+        resumed.steps[5]["torch"] += 1
+    assert ("random state" in trail_of(compared(whole, resumed)).first().detail) == differs  # type: ignore[union-attr]
+
+
 DRAWN = training_text("pytorch_drawn.py")
 
 

@@ -28,10 +28,12 @@ def step_of_loop() -> OptimizerStep | None:
     layers = _layers()
     variables = private_api.trained(getattr(optimizers[0], "inner_optimizer", optimizers[0]))
     if not variables:
-        models = [candidate for candidate in models_of(layers) if candidate.trainable_variables]
-        if len(models) != 1:
+        trainable = [list(candidate.trainable_variables) for candidate in models_of(layers)]
+        # A Sequential of Keras 3 holds the same variables as the Functional in it, which is no layer of it.
+        by_ids = {frozenset(map(id, each)): each for each in trainable if each}
+        if len(by_ids) != 1:
             return None
-        variables = list(models[0].trainable_variables)
+        variables = next(iter(by_ids.values()))
     trained = {id(variable) for variable in variables}
     others = {id(variable): variable for layer in layers for variable in layer.variables}
     untrained = [variable for key, variable in others.items() if key not in trained]

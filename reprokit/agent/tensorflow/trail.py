@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 WEIGHTS_EVERY = 17  # steps between digests of the weights; prime to 16, so that the last 16 of them are kept
 MAX_GENERATORS = 64  # seed generators of Keras, whose states are read with the weights
+FLOATS = "fV"  # kinds of NumPy's data types; V: bfloat16 and smaller ones
+LOSS = "loss"  # in what Keras' train function returns
+MAX_LOOKED_AT = 1 << 14  # bytes of the smallest of the weights
 NOT_RESULTS = frozenset(["batch", "size"])  # entries in the logs of old Keras that are no results
 
 
@@ -39,6 +42,9 @@ class OptimizerVariables:
         self.positions = {place: number for number, place in enumerate(self.ids)}
         self.handle = 0
         self.sizes = [_size(variable) for variable in variables]
+        floats = [(size, number) for number, size in enumerate(self.sizes) if "float" in _dtype(variables[number])]
+        size, number = min(floats, default=(MAX_LOOKED_AT, -1))
+        self.smallest = number if 0 < size < MAX_LOOKED_AT else -1  # a loss that is NaN leaves none finite
         self.pointers, self.address = library.buffer(2 * len(variables))
 
     def descriptions(self) -> Iterator[trail.Named]:
@@ -59,6 +65,8 @@ class _OptimizerSteps:
         self.holders: dict[int, tuple[Any, Any]] = {}  # in a graph: variable, and the one that receives its gradient
         self.generators: list[Any] = []
         self.initial_states: dict[str, Any] | None = None  # the random states before the first step
+        self.looked_at = 0  # flags of what is not finite in the step in progress
+        self.is_scaled = False  # whether gradients are scaled, which overflow in a sound training
         self.before = 0  # digest of the weights before the first step, if each step's are digested
 
 
@@ -141,12 +149,14 @@ class TensorflowTrail:
         if reads_weights or series is None:
             series = self._series_for(steps, step.optimizer, step.model)
             steps.name = self._records.optimizer(step.optimizer).name
+            steps.is_scaled = hasattr(step.optimizer, "inner_optimizer")
         arrays, is_complete = self._set_pointers(steps, series, reads_weights=reads_weights)
-        has_loss, loss = self._results(step.results)
+        flags, loss = self._results(step.results)
+        flags |= steps.looked_at
         if self.is_suspended:
             steps.facts[:] = [0, trail.LATER, *[0] * (trail.FACTS - 2)]
         else:
-            self._store_facts(steps, trail.LOSS * has_loss | (0 if is_complete else trail.PARTIAL), loss)
+            self._store_facts(steps, flags | (0 if is_complete else trail.PARTIAL), loss)
         self._library.step(series.handle, steps.address, series.address)
         del arrays
         steps.count += 1
@@ -184,6 +194,7 @@ class TensorflowTrail:
         arrays = [view(value) for value in values(series.variables)] if reads_weights else []
         for index, array in enumerate(arrays):
             pointers[count + index] = _address(array, series.sizes[index])
+        steps.looked_at = trail.RUINED * (reads_weights and series.smallest >= 0 and _is_bad(arrays[series.smallest]))
         gradients = steps.gradients or [(variable, value(holder)) for variable, holder in steps.holders.values()]
         for variable, gradient in gradients:
             position = series.positions.get(id(variable))
@@ -191,20 +202,25 @@ class TensorflowTrail:
             arrays.append(array)
             if position is not None:
                 pointers[position] = _address(array, series.sizes[position])
+            if position == series.smallest and not steps.is_scaled and _is_bad(array):
+                steps.looked_at |= trail.NOT_FINITE
         series.pointers[:] = pointers
         return arrays, all(array is not None for array in arrays)
 
-    def _results(self, results: Any) -> tuple[bool, int]:
-        """Digest the results of a step; return whether there are any, and the digest."""
+    def _results(self, results: Any) -> tuple[int, int]:
+        """Digest the results of a step; return the flags of what they are, and the digest."""
         if isinstance(results, dict):
             parts = [results[key] for key in sorted(results) if key not in NOT_RESULTS]
         else:
             parts = list(results) if isinstance(results, (list, tuple)) else [results]
         arrays = [array for array in map(view, parts) if array is not None]
-        digest = 0
+        digest, has_results = 0, bool(arrays)
         for array in arrays:
             digest = self._fold(digest, array)
-        return bool(arrays), digest
+        if isinstance(results, dict) and LOSS in results:  # a metric may be NaN in a sound training
+            arrays = [array for array in [view(results[LOSS])] if array is not None]
+        is_bad = any(_is_bad(array) for array in arrays if array.size == 1)
+        return trail.LOSS * has_results | trail.NOT_FINITE * is_bad, digest
 
     def _fold(self, digest: int, array: Any) -> int:
         salt = trail.salt(array.dtype.name, array.shape)
@@ -251,6 +267,16 @@ def extra_variable(initial: Any, name: str, **options: Any) -> Any:
     """Return a variable of the agent's own; unlike one made by tf.Variable, each replica has its own copy."""
     variable_class = private_api.module("variables").ResourceVariable
     return variable_class(initial, trainable=False, name=name, **options)
+
+
+def _is_bad(array: Any) -> bool:
+    """Return whether a number in a small array is not finite."""
+    if array is None or array.dtype.kind not in FLOATS:
+        return False
+    if array.size == 1:
+        number = array.item()
+        return bool(number - number != 0)
+    return not sys.modules["numpy"].isfinite(array).all()
 
 
 def _address(array: Any, size: int) -> int:

@@ -22,7 +22,8 @@ from reprokit.run_files import numbers, trails
 from reprokit.run_files.rundir import RunDirectory
 
 LOSS, EPOCH = "loss", "epoch"
-TAKEN = {"torch", "tensorflow"}  # of which `snapshot take` takes any step
+TENSORFLOW = "tensorflow"
+TAKEN = {"torch", TENSORFLOW}  # of which `snapshot take` takes any step
 
 
 class BadLoss(msgspec.Struct, frozen=True):
@@ -44,7 +45,13 @@ class NotedPart(RunPart):
     def finish(self, closing: Closing) -> None:
         run = RunDirectory(closing.path)
         bad = min(_bad_losses(run), key=lambda bad: bad.number, default=None)
-        if bad is None:
+        seen = None if bad else min(bad_steps(run), default=None)
+        if seen is not None:
+            step, process, is_ruined = seen
+            self._step, self._is_taken = step, not is_ruined
+            what = "a weight behind it" if is_ruined else "what it returned, or a gradient,"
+            self._words = f"step {step:,}: {what}{_of_process(process)} is not finite, the first that was seen"
+        elif bad is None:
             self._words = _bad_epoch(run)
         else:
             updates = self._updates(run, bad)
@@ -95,14 +102,28 @@ def _bad_losses(run: RunDirectory) -> Iterator[BadLoss]:
             yield BadLoss(process.process, first[0], first[1], sum(counts.values()))
 
 
+def bad_steps(run: RunDirectory) -> Iterator[tuple[int, str, bool]]:
+    """Yield the first step of each series in which TensorFlow had a number that is not finite, and its process.
+
+    And whether that was a weight, which is looked at in some steps only.
+    """
+    for series in (each for trail in trails.read(run) for each in trail.series if each.framework == TENSORFLOW):
+        step = next((step for step in series.steps() if step.not_finite or step.ruined), None)
+        if step is not None:
+            yield step.number, series.process, not step.not_finite
+
+
+def _of_process(process: str) -> str:
+    return f" of process {printable(process)}" if process not in ("", "0") else ""
+
+
 def _words(bad: BadLoss, step: int | None) -> str:
     where = f"loss {bad.number:,} (they begin with 0)" if step is None else f"step {step:,}: the loss"
-    process = f" of process {printable(bad.process)}" if bad.process not in ("", "0") else ""
-    return f"{where} is {bad.value}{process}, the first that is not finite"
+    return f"{where} is {bad.value}{_of_process(bad.process)}, the first that is not finite"
 
 
 def _bad_epoch(run: RunDirectory) -> str:
-    """Return which epoch first had a value that is not finite: of Keras' fit no loss of a step is recorded."""
+    """Return which epoch first had a value that is not finite: where no loss of a step is known."""
     for line in run.metrics():
         values = line.get("values")
         if line.get("k") != EPOCH or not isinstance(values, dict):

@@ -241,11 +241,18 @@ def _is_no_difference(
     framework = sides[0].series.framework
     if name in (BEFORE, INPUTS) or (name == BUFFERS and framework in BOOSTING):
         return None in values  # not recorded in every step
+    if name == GENERATORS[0] and len({_at_generators(*each) for each in zip(steps, sides, strict=True)}) > 1:
+        return True  # of a resumed training: only one of both digests has the seed generators in it
     not_asked = name == "gradients" and sides[0].asked != sides[1].asked
     return any(
         value is None and (name in step.unsteady or not side.whole or not_asked or _has_none_of(name, step, side))
         for value, step, side in zip(values, steps, sides, strict=True)
     )
+
+
+def _at_generators(step: TrailStep, side: TrailSide) -> bool:
+    """Return whether a step's digest of random states has those that are read with the weights."""
+    return (step.number + side.series.skipped) % PARAMETERS_EVERY.get(side.series.framework, 1) == 0
 
 
 def _has_none_of(name: str, step: TrailStep, side: TrailSide) -> bool:
