@@ -71,7 +71,9 @@ def serve(most: int, read: Callable[[IO[bytes], PartWriter], object]) -> None:
         except RefusedFile as error:
             writer.send("error", "", text=str(error)[:400])
         except Exception as error:
-            text = f"{type(error).__name__}: {error}"
+            text = " ".join(f"{type(error).__name__}: {error}".replace(repr(source), "").split())
+            if isinstance(error, MemoryError):
+                text = f"it needs more than the {MEMORY >> 30} GiB of memory that it may have"
             if writer.has_content:  # behind a part of a tensor no message is one
-                sys.exit(" ".join(text.split()))
-            writer.send("error", "", text=text[:400])
+                sys.exit(text)
+            writer.send("failed", "", text=text[:400])

@@ -1,25 +1,29 @@
 """Reads a store, a directory of files that hold arrays together, in a separate process (part_process).
 
 Arrays are tensors by their names in the store; their storage format is noise. Other entries, such as metadata, are
-values. Of an array whose type tensorstore does not read, the files are values by their digests.
+values. Arrays of texts, dates and records are read by the library zarr, if it is there and they are made by codecs that
+execute nothing; of others, the files are values by their digests.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import os
 import posixpath
 import stat
 import sys
+import zipfile
+from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 import numpy
 import tensorstore
 
 from reprokit.diff.part_process import PartWriter, RefusedFile, serve
-from reprokit.diff.value_process import ValueWriter, under
+from reprokit.diff.value_process import MOST, ValueWriter, under
 
 DRIVERS = {".zarray": "zarr", "zarr.json": "zarr3"}  # by the name of the entry that describes an array
 BLOCK = 16 << 20  # bytes of an array per read
@@ -28,6 +32,9 @@ LONGEST_METADATA = 64 << 20  # bytes of a file of Zarr, which may repeat what al
 NUMBERS = ("bool", "int", "uint", "float", "bfloat", "complex")  # how the names of types of numbers begin
 CONSOLIDATED = "consolidated_metadata"
 MEANING = frozenset(["shape", "dtype", "data_type", "attributes", "node_type", CONSOLIDATED])  # sent by other names
+PACKERS = ("blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd")
+# Codecs of texts and records; others, such as pickle, may execute what they read.
+CODECS = frozenset([*PACKERS, "bytes", "crc32c", "shuffle", "transpose", "vlen-bytes", "vlen-utf8"])
 VALUES = ("fill_value", "dimension_names")  # of an array, beside its elements; all else says how it is stored
 
 
@@ -62,11 +69,59 @@ def _array(parts: PartWriter, name: str, array: Any, stored: int | None = None) 
         parts.out.write(numpy.ascontiguousarray(block.read().result()).reshape(-1).view(numpy.uint8).data)
 
 
+class StoreFiles:
+    """The files of a store: those in the working directory that `source` names, or the members of a zip archive."""
+
+    def __init__(self, source: IO[bytes], is_archive: bool = False) -> None:
+        self._archive = zipfile.ZipFile(source) if is_archive else None
+        self.sizes = _sizes(source) if self._archive is None else _members(self._archive)
+
+    def blocks(self, name: str) -> Iterator[bytes]:
+        """Yield the content of a file."""
+        with open(name, "rb") if self._archive is None else self._archive.open(name) as file:
+            while block := file.read(BLOCK):
+                yield block
+
+    def held(self, place: str, names: Iterable[str]) -> dict[str, bytes]:
+        """Return the content of files below a place, by their names there."""
+        base = os.path.join(place, "") if place else ""
+        return {name.removeprefix(base): b"".join(self.blocks(name)) for name in names}
+
+    def array(self, place: str, driver: str, names: Iterable[str]) -> Any:
+        """Return the array of files below a place, by tensorstore."""
+        if self._archive is None:
+            files = {"driver": "file", "path": os.path.join(os.getcwd(), place, "")}
+            return tensorstore.open({"driver": driver, "kvstore": files}).result()
+        context, memory = tensorstore.Context(), {"driver": "memory"}  # its own driver wants each name once
+        store = tensorstore.KvStore.open(memory, context=context).result()
+        for name, content in self.held(place, names).items():
+            store.write(name, content).result()
+        return tensorstore.open({"driver": driver, "kvstore": memory}, context=context).result()
+
+    def metadata(self, name: str) -> dict[str, Any]:
+        """Return what a file of metadata says."""
+        data = b"".join(itertools.islice(self.blocks(name), LONGEST_METADATA // BLOCK + 1))
+        value = json.loads(data) if len(data) <= LONGEST_METADATA else None
+        if not isinstance(value, dict):
+            raise RefusedFile(f"{name[:200]!r} has no metadata that are read")
+        return value
+
+
+def zarr_archive(source: IO[bytes], parts: PartWriter) -> None:
+    """Send the groups, arrays and attributes of a Zarr store in a zip archive."""
+    _zarr(StoreFiles(source, is_archive=True), parts)
+
+
 def zarr(source: IO[bytes], parts: PartWriter) -> None:
     """Send groups, arrays and attributes of a Zarr store in the working directory; `source` names its files."""
-    writer, sizes = ValueWriter(parts), _sizes(source)
+    _zarr(StoreFiles(source), parts)
+
+
+def _zarr(files: StoreFiles, parts: PartWriter) -> None:
+    writer, sizes = ValueWriter(parts), files.sizes
     owned: dict[str, list[str]] = {}  # files that describe nothing, by the group or array in whose directory they are
-    metadata = {name: _metadata(name) for name in sizes if posixpath.basename(name) in (*DRIVERS, ".zgroup", ".zattrs")}
+    kinds = (*DRIVERS, ".zgroup", ".zattrs")
+    metadata = {name: files.metadata(name) for name in sizes if posixpath.basename(name) in kinds}
     places = set(map(posixpath.dirname, metadata))
     for name in sizes.keys() - metadata.keys():
         place = posixpath.dirname(name)
@@ -88,40 +143,76 @@ def zarr(source: IO[bytes], parts: PartWriter) -> None:
             for key in VALUES:
                 if described.get(key) is not None:
                     writer.walk(f"{place}/{key}", described[key])
-            stored = sum(sizes[own] for own in owned.get(place, ()))
-            if _is_read(writer, parts, place, DRIVERS[kind], described, stored):
+            if _is_read(writer, parts, place, files, name, described, owned.get(place, [])):
                 owned[place] = [own for own in owned.get(place, ()) if posixpath.basename(own) == ".zmetadata"]
         else:
             writer.what(under(place, "kind"), "group")
         _consolidated(writer, place, described, metadata)
     for name in sorted(name for names in owned.values() for name in names):
         if posixpath.basename(name) == ".zmetadata":
-            _consolidated(writer, posixpath.dirname(name), {CONSOLIDATED: _metadata(name)}, metadata)
+            _consolidated(writer, posixpath.dirname(name), {CONSOLIDATED: files.metadata(name)}, metadata)
         else:
-            writer.value(under("files", name), _digest(name))
+            writer.value(under("files", name), _digest(files.blocks(name)))
 
 
 def _is_read(
-    writer: ValueWriter, parts: PartWriter, place: str, driver: str, described: dict[str, Any], stored: int
+    writer: ValueWriter,
+    parts: PartWriter,
+    place: str,
+    files: StoreFiles,
+    name: str,
+    described: dict[str, Any],
+    owned: list[str],
 ) -> bool:
-    """Send the elements of an array, or what describes it if its type is none of numbers; return which of both."""
-    folder = os.path.join(os.getcwd(), place, "")
+    """Send the elements of an array, or what describes it if none of the libraries reads it; return which of both."""
+    driver, stored = DRIVERS[posixpath.basename(name)], sum(files.sizes[own] for own in owned)
     try:
-        array = tensorstore.open({"driver": driver, "kvstore": {"driver": "file", "path": folder}}).result()
+        array = files.array(place, driver, [name, *owned])
     except Exception:  # whatever the library has against it: its files can still be compared
         array = None
-    if array is None or not array.dtype.name.startswith(NUMBERS):
+    if array is not None and array.dtype.name.startswith(NUMBERS):
+        _array(parts, place or "array", array, stored)
+        return True
+    values = _other_values(files, place, [name, *owned], described, stored)
+    if values is None:
         writer.what(place or "array", f"array of a type that is not read, compared by its files: {_text(described)}")
         return False
-    _array(parts, place or "array", array, stored)
+    if values.dtype.kind == "T":  # texts of any length
+        values = values.astype(object)
+    parts.spend(place, values.nbytes, stored)
+    writer.array(place or "array", values)
     return True
 
 
-def _digest(name: str) -> str:
+def _other_values(
+    files: StoreFiles, place: str, names: list[str], described: dict[str, Any], stored: int
+) -> numpy.ndarray[Any, Any] | None:
+    """Return an array of texts, dates or records; None if it is one that is not read."""
+    try:
+        import zarr as library
+
+        shape = described["shape"]
+        if not CODECS.issuperset(_codecs(described)) or math.prod(shape) > MOST or stored > LONGEST_METADATA:
+            return None
+        buffer = library.core.buffer.cpu.Buffer
+        held = {key: buffer.from_bytes(content) for key, content in files.held(place, names).items()}
+        array = library.open_array(library.storage.MemoryStore(held, read_only=True), mode="r")
+        return numpy.asarray(array[...])
+    except Exception:  # as above
+        return None
+
+
+def _codecs(described: dict[str, Any]) -> Iterator[str]:
+    """Yield the names of the codecs of an array of either version."""
+    for codec in (*(described.get("filters") or ()), described.get("compressor"), *described.get("codecs", ())):
+        if codec is not None:
+            yield str(codec.get("id", codec.get("name")))
+
+
+def _digest(blocks: Iterator[bytes]) -> str:
     digest = hashlib.sha256()
-    with open(name, "rb") as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
+    for block in blocks:
+        digest.update(block)
     return digest.hexdigest()
 
 
@@ -152,14 +243,12 @@ def _text(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def _metadata(name: str) -> dict[str, Any]:
-    """Return what a file of metadata says."""
-    with open(name, "rb") as file:
-        data = file.read(LONGEST_METADATA + 1)
-    value = json.loads(data) if len(data) <= LONGEST_METADATA else None
-    if not isinstance(value, dict):
-        raise RefusedFile(f"{name[:200]!r} has no metadata that are read")
-    return value
+def _members(archive: zipfile.ZipFile) -> dict[str, int]:
+    """Return the packed sizes of the members of an archive by name: the last of each, as Zarr reads them."""
+    sizes = {member.filename: member.compress_size for member in archive.infolist() if not member.is_dir()}
+    if sum(archive.getinfo(name).file_size for name in sizes) > (256 << 20) + 1100 * sum(sizes.values()):
+        raise RefusedFile("its members unpack to more than is read")
+    return sizes
 
 
 def _sizes(source: IO[bytes]) -> dict[str, int]:

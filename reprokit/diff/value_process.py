@@ -252,7 +252,7 @@ def yaml(file: IO[bytes], parts: PartWriter) -> None:
         shown = {"map": "mapping", "seq": "list"}[usual]
         return shown if node.tag == f"tag:yaml.org,2002:{usual}" else f"{node.tag} {shown}"
 
-    writer, loader, number = ValueWriter(parts), safe_loader(file), 0
+    writer, loader, number = ValueWriter(parts), safe_loader(file.read()), 0
     while loader.check_node():
         walk("value" if not number else f"value {number + 1}", loader.get_node())
         number += 1

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import zipfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -102,19 +103,62 @@ def test_what_is_beside_the_elements_is_compared(tmp_path: Path) -> None:
     assert list(changes(left, store(tmp_path / "again"))) == ["./consolidated metadata"]
 
 
-@pytest.mark.slow
-def test_arrays_of_texts_and_records_are_compared_by_their_files(tmp_path: Path) -> None:
-    def saved(name: str, values: Any, chunks: int) -> Path:
-        group = zarr().open_group(tmp_path / name, mode="w", zarr_format=2)
-        group.create_array("rows", data=np.array(values, dtype=[("a", "<i4"), ("b", "<f8")]), chunks=(chunks,))
-        group.create_array("w", data=VALUES, chunks=(4, chunks))
-        return tmp_path / name
+def texts(path: Path, version: int, last: str = "d", chunks: int = 1, zipped: bool = False) -> Path:
+    """Arrays of texts, dates and records."""
+    library = zarr()
+    where: Any = library.storage.ZipStore(path, mode="w") if zipped else path
+    group = library.open_group(where, mode="w", zarr_format=version)
+    group.attrs["rate"] = 0.5
+    values = {
+        "bytes": np.array([b"ab", b"c" + last.encode()]),
+        "dates": np.array(["2020-01-01", "2020-01-02" if last == "d" else "2020-01-03"], "<M8[s]"),
+        "fixed": np.array(["ab", f"c{last}"]),
+        "rows": np.array([(1, 2.0), (3, 4.0 + (last != "d"))], dtype=[("a", "<i4"), ("b", "<f8")]),
+        "texts": np.array(["ab", f"cef{last}"], dtype=np.dtypes.StringDType()),
+        "w": np.arange(4.0) * ord(last),
+    }
+    for name, array in values.items():
+        group.create_array(name, data=array, chunks=(chunks,))
+    if zipped:
+        where.close()
+    return path
 
-    left = saved("left", [(1, 2.0), (3, 4.0)], 1)
-    assert list(changes(left, saved("other", [(1, 2.0), (3, 5.0)], 1))) == ["./files/rows~11"]
-    found = changes(left, saved("chunks", [(1, 2.0), (3, 4.0)], 2))  # of which nothing is claimed
-    assert "./rows" in found
-    assert "./w" not in found
+
+CHANGED = ["bytes/1", "dates/1", "fixed/1", "rows/b", "texts/1", "w"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_texts_dates_and_records_are_compared_by_their_values(tmp_path: Path) -> None:
+    left = texts(tmp_path / "left", 3)
+    assert sorted(changes(left, texts(tmp_path / "other", 3, "x"))) == [f"./{name}" for name in CHANGED]
+    assert changes(left, texts(tmp_path / "chunks", 3, chunks=2)) == {}
+    pickled = [texts(tmp_path / name, 2, last) for name, last in (("one", "d"), ("two", "x"))]
+    for path in pickled:  # by a codec that would execute what it reads
+        described = json.loads((path / "texts/.zarray").read_text())
+        (path / "texts/.zarray").write_text(json.dumps({**described, "filters": [{"id": "pickle", "protocol": 5}]}))
+    found = changes(*pickled)
+    assert "./files/texts~11" in found
+    assert "./texts/1" not in found
+    assert "./fixed/1" in found
+
+
+@pytest.mark.extended
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("version", [2, 3])
+def test_zipped_stores_are_stores(tmp_path: Path, version: int) -> None:
+    left = texts(tmp_path / "left.zarr.zip", version, zipped=True)
+    other = texts(tmp_path / "other.zarr.zip", version, "x", zipped=True)
+    assert sorted(changes(left, other)) == [f"left.zarr.zip/{name}" for name in CHANGED]
+    assert changes(left, texts(tmp_path / "chunks.zarr.zip", version, chunks=2, zipped=True)) == {}
+    whole = other.read_bytes()
+    place = whole.index(b"texts")
+    for data in (whole[:-30], whole[: len(whole) // 2], whole[:place] + b"other" + whole[place + 5 :]):
+        other.write_bytes(data)
+        assert "compared as bytes" in diff(left, other).detail
+    with zipfile.ZipFile(other, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("zarr.json", b"{" + bytes(300 << 20))
+    assert "'zarr.json' has no metadata that are read" in diff(left, other).detail
 
 
 def cut(path: Path) -> None:

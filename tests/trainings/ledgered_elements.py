@@ -1,4 +1,4 @@
-"""Trains on elements of from_tensor_slices, by Keras' fit or a loop, in the midst of an epoch too.
+"""Trains on elements of from_tensor_slices, changed at random, by Keras' fit or a loop, in the midst of an epoch too.
 
 Arguments: fit or loop, and first (ends after 3 batches), resumed (goes on behind these) or whole. Prints each batch.
 """
@@ -17,7 +17,15 @@ names = [f"element {number}" for number in range(SIZE)]
 samples = tf.data.Dataset.from_tensor_slices(
     (x, np.zeros(SIZE, "float32")) if kind == "fit" else {"x": x, "name": names}
 )
-batches = samples.shuffle(SIZE, seed=1, reshuffle_each_iteration=False).batch(BATCH)
+
+
+def changed(inputs, *others):
+    if kind == "fit":
+        return inputs + tf.random.uniform([1]) / 2, *others
+    return {**inputs, "x": inputs["x"] + tf.random.uniform([1]) / 2}
+
+
+batches = samples.shuffle(SIZE, seed=1, reshuffle_each_iteration=False).map(changed).batch(BATCH)
 batches = batches.skip(ENDED) if part == "resumed" else batches
 
 

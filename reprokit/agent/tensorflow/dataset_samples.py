@@ -10,12 +10,13 @@ import hashlib
 import sys
 import weakref
 from _thread import _local
-from collections import deque
+from collections import OrderedDict, deque
 
 from ..core import trail_library
 from ..core.patching import replace
 from ..events.steps import BatchFetched, Events, LoaderBegan, LoaderExhausted, tell
 from . import private_api
+from .numbered_datasets import UNKNOWN, DatasetNumbers
 from .tensors import is_eager, view
 
 TYPE_CHECKING = False
@@ -25,73 +26,52 @@ if TYPE_CHECKING:
 
     from ..core.agent import Agent
     from ..listeners.sample_ledger import SampleLedger
+    from .numbered_datasets import NumberedDataset
 
     KnownBatch = tuple[int, list[int] | None]  # digest, and indices of its elements if they are known
 
-MAX_ELEMENTS = 1 << 20  # some 2 microseconds each
-_BATCHES = frozenset(["Batch", "ParallelBatch"])
-_ALL = _BATCHES | {"Cache", "Map", "Options", "ParallelMap", "Prefetch", "Shuffle"}  # stages that lose no element
-_SOME = frozenset(["Filter", "Shard", "Skip", "Take"])
+MAX_NOTED = 1 << 12  # batches that a data set may be ahead of its loop
 
 
-class SlicedElements:
-    """The elements of the arrays that a data set slices, by their values; none if a batch may have others.
+class NotedBatches:
+    """The elements of the batches that a data set has made for loops, which may be ahead of these."""
 
-    Nothing is added to the data set: an index beside each element would be seen by the script's functions and specs,
-    and could move its seeds.
-    """
+    def __init__(self) -> None:
+        self._numbers: OrderedDict[tuple[int, int], list[int] | None] = OrderedDict()
 
-    def __init__(
-        self, dataset: Any, digests_of: Callable[[list[Any]], list[int] | None], array_of: Callable[[Any], Any]
-    ) -> None:
-        self._digests_of = digests_of
-        self._indices: dict[int, int] = {}  # by digest
-        self.facts: dict[str, object] = {}  # how many an epoch has, and may leave out as they fill no batch, if known
-        tensors, stages = private_api.sliced_by(dataset)
-        kinds = [kind for kind, _ in stages]
-        batches = [stage for kind, stage in stages if kind in _BATCHES]
-        self._is_batched = bool(batches)
-        if not tensors or len(batches) > 1 or not _ALL.union(_SOME).issuperset(kinds):
-            return
-        arrays = [array_of(tensor) for tensor in tensors]
-        size = len(arrays[0])
-        digests = digests_of(arrays) if size <= MAX_ELEMENTS else None
-        self._indices = {digest: index for index, digest in enumerate(digests or ())}
-        if len(self._indices) != size:  # of equal elements nobody knows which one it is
-            self._indices = {}
-        elif _ALL.issuperset(kinds):
-            self.facts = {"samples": size, "left_over": sum(map(private_api.most_left_over, batches))}
+    def note(self, index: int, batch: KnownBatch) -> None:
+        """Add the batch of this number in its iteration; called on the input thread."""
+        digest, numbers = batch
+        if self._numbers.setdefault((index, digest), numbers) != numbers:  # several iterations are under way
+            self._numbers[index, digest] = None
+        if len(self._numbers) > MAX_NOTED:
+            self._numbers.popitem(last=False)
 
-    def of(self, arrays: list[Any]) -> list[int] | None:
-        """Return the indices of the elements in a batch; None if they are not known, from here on."""
-        if not self._indices:
-            return None
-        digests = self._digests_of(arrays if self._is_batched else [array[None] for array in arrays])
-        indices = [self._indices.get(digest) for digest in digests or [0]]
-        if None in indices:  # a function has changed them
-            self._indices = {}
-        return [index for index in indices if index is not None] if self._indices else None
+    def take(self, index: int, digest: int) -> list[int] | None:
+        """Return the numbers of a batch's elements; None if they are not known."""
+        return self._numbers.pop((index, digest), None)
 
 
 class DatasetIteration:
     """One iteration over a data set, which the sample ledger treats as a loader."""
 
-    def __init__(self, name: str, number: int, elements: SlicedElements | None) -> None:
-        self.name, self.number, self.elements = name, number, elements
+    def __init__(self, name: str, number: int, numbered: NumberedDataset | None, noted: NotedBatches | None) -> None:
+        self.name, self.number, self.numbered, self.noted = name, number, numbered, noted
         self.began: LoaderBegan | None = None
         self.count = 0  # batches so far
+        self.kept: Any = None  # what must not be collected meanwhile
 
     def facts(self) -> dict[str, object]:
         """Return the facts about the loader for the ledger."""
-        return {"dataset": "tf.data", **({} if self.elements is None else self.elements.facts)}
+        return {"dataset": "tf.data", **({} if self.numbered is None else self.numbered.facts())}
 
 
 class FitDigests:
     """The digests and elements of the batches that the graph of one call of fit has fetched."""
 
-    def __init__(self, name: str, size: int | None, elements: SlicedElements | None) -> None:
+    def __init__(self, name: str, size: int | None, numbered: NumberedDataset | None) -> None:
         self.size = size  # batches per epoch, once known
-        self.iteration = DatasetIteration(name, 0, elements)
+        self.iteration = DatasetIteration(name, 0, numbered, None)
         self._epochs: deque[deque[KnownBatch]] = deque()  # those fetched by the graph, one deque per iteration
 
     def note(self, index: int, batch: KnownBatch) -> None:
@@ -107,8 +87,17 @@ class FitDigests:
             self._epochs.popleft()
         if is_new and self.iteration.count:
             before = self.iteration
-            self.iteration = DatasetIteration(before.name, before.number + 1, before.elements)
+            self.iteration = DatasetIteration(before.name, before.number + 1, before.numbered, None)
         return self._epochs[0].popleft() if self._epochs and self._epochs[0] else None
+
+
+class WatchedDataset:
+    """A data set that loops iterate over."""
+
+    def __init__(self, numbered: NumberedDataset | None) -> None:
+        self.name, self.iterations = "", 0
+        self.numbered, self.noted = numbered, NotedBatches()
+        self.noting: Any = None  # the same data set, which notes its batches
 
 
 class DatasetThread(_local):
@@ -126,13 +115,15 @@ class DatasetSamples:
         self._events = Events()
         self._thread = DatasetThread()
         self._library: Any = None
-        self._datasets: Any = weakref.WeakKeyDictionary()  # name, number of iterations and elements, by data set
+        self._numbers = DatasetNumbers(agent)
+        self._datasets: Any = weakref.WeakKeyDictionary()  # WatchedDataset by data set
         self._iterations: Any = weakref.WeakKeyDictionary()  # DatasetIteration by iterator
 
     def begin(self, ledger: SampleLedger, library: trail_library.Library) -> None:
         """Begin to report to a ledger."""
         self._library = library
         self._events.add(ledger)
+        self._numbers.begin()
         owner = private_api.module("iterators").OwnedIterator
         replace(owner, "__init__", self._make_init)
         for name in ("__next__", "get_next"):
@@ -140,17 +131,22 @@ class DatasetSamples:
 
     def _make_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __init__(iterator: Any, dataset: Any = None, *arguments: Any, **keywords: Any) -> None:  # noqa: N807
-            original(iterator, dataset, *arguments, **keywords)
-            if dataset is not None:
-                self._agent.attempt(self._register, iterator, dataset)
+            is_loop = dataset is not None and not self._thread.is_fitting and private_api.executing_eagerly()
+            watched = self._agent.attempt(self._watch, dataset) if is_loop else None
+            given = dataset if watched is None or watched.noting is None else watched.noting
+            original(iterator, given, *arguments, **keywords)
+            if watched is not None:
+                self._iterations[iterator] = watched, dataset  # which keeps the functions that it calls
 
         return __init__
 
-    def _register(self, iterator: Any, dataset: Any) -> None:
-        if not self._thread.is_fitting:
-            self._iterations[iterator] = self._datasets.setdefault(dataset, ["", 0, None])
-            if self._datasets[dataset][2] is None:
-                self._datasets[dataset][2] = self._elements_of(dataset)
+    def _watch(self, dataset: Any) -> WatchedDataset:
+        watched: WatchedDataset | None = self._datasets.get(dataset)
+        if watched is None:
+            watched = self._datasets[dataset] = WatchedDataset(self._numbers.of(dataset))
+            if watched.numbered is not None:
+                watched.noting = self._noting(watched.numbered.pairs, watched.noted.note, dataset, in_order=False)
+        return watched
 
     def _make_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def get_next(iterator: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -170,18 +166,15 @@ class DatasetSamples:
         leaves = None if iteration is None else leaves_of(batch)
         if iteration is None or not all(map(is_eager, leaves or [])):
             return
-        if type(iteration) is list:  # the entry of the data set, which is named at its first batch
-            entry = iteration
-            entry[0] = entry[0] or self._agent.name("dataset")
-            iteration = self._iterations[iterator] = DatasetIteration(*entry)
-            entry[1] += 1
-        self._report_batch(iteration, *self._known(iteration.elements, [array_of(leaf) for leaf in leaves or []]))
-
-    def _elements_of(self, dataset: Any) -> Any:
-        return self._agent.attempt(SlicedElements, dataset, self._row_digests, array_of)
-
-    def _known(self, elements: SlicedElements | None, arrays: list[Any]) -> KnownBatch:
-        return self.digest(arrays), None if elements is None else elements.of(arrays)
+        if type(iteration) is tuple:  # the data set, which is named at its first batch
+            watched = iteration[0]
+            watched.name = watched.name or self._agent.name("dataset")
+            iteration = DatasetIteration(watched.name, watched.iterations, watched.numbered, watched.noted)
+            iteration.kept = self._iterations[iterator]
+            self._iterations[iterator] = iteration
+            watched.iterations += 1
+        digest = self.digest([array_of(leaf) for leaf in leaves or []])
+        self._report_batch(iteration, digest, iteration.noted and iteration.noted.take(iteration.count, digest))
 
     def _report_batch(self, iteration: DatasetIteration, digest: int, indices: list[int] | None) -> None:
         if iteration.began is None:
@@ -210,23 +203,6 @@ class DatasetSamples:
             digest = self._library.fold(digest, flat.__array_interface__["data"][0], flat.nbytes, salt)
         return digest or 1
 
-    def _row_digests(self, arrays: list[Any]) -> list[int] | None:
-        """Return a digest of each row of arrays of equal length; None of others."""
-        numpy = sys.modules["numpy"]
-        if not arrays or any(not array.ndim or len(array) != len(arrays[0]) for array in arrays):
-            return None
-        digests = [0] * len(arrays[0])
-        for original in arrays:
-            if original.dtype.hasobject:  # texts
-                rows = [original[row : row + 1] for row in range(len(digests))]
-                digests = [trail_library.mix(digest ^ self.digest([row])) for digest, row in zip(digests, rows)]
-                continue
-            salt = trail_library.salt(original.dtype.name, original.shape[1:])
-            array, fold = numpy.ascontiguousarray(original), self._library.fold
-            address, size = array.__array_interface__["data"][0], array.nbytes // max(len(digests), 1)
-            digests = [fold(digest, address + row * size, size, salt) for row, digest in enumerate(digests)]
-        return digests
-
     # Keras' fit
 
     def fitting(self, name: str, arguments: Any) -> None:
@@ -239,27 +215,37 @@ class DatasetSamples:
             self._agent.attempt(self._add_digests, name, arguments, tensorflow)
 
     def _add_digests(self, name: str, arguments: dict[str, Any], tensorflow: Any) -> None:
-        size = int(arguments["x"].cardinality())
-        elements = self._elements_of(arguments["x"])
-        fit = FitDigests(name, size if size >= 0 else None, elements)
-
-        def known(index: Any, arrays: tuple[Any, ...]) -> None:
-            fit.note(int(index), self._known(elements, [numpy_array(array) for array in arrays]))
-
-        def note(index: Any, *arrays: Any) -> Any:
-            self._agent.attempt(known, index, arrays)
-            return index
-
-        def watched(index: Any, element: Any) -> Any:
-            nest = tensorflow.nest
-            leaves = nest.flatten(element, expand_composites=True)
-            noted = tensorflow.numpy_function(note, [index, *leaves], index.dtype)
-            with tensorflow.control_dependencies([noted]):
-                leaves = [tensorflow.identity(leaf) for leaf in leaves]
-            return nest.pack_sequence_as(element, leaves, expand_composites=True)
-
-        arguments["x"] = arguments["x"].enumerate().map(watched)
+        dataset = arguments["x"]
+        numbered, size = self._numbers.of(dataset), int(dataset.cardinality())
+        fit = FitDigests(name, size if size >= 0 else None, numbered)
+        pairs = numbered.pairs if numbered else dataset.map(private_api.as_is(_unnumbered))
+        arguments["x"] = self._noting(pairs, fit.note, dataset, in_order=True)
         self._thread.fit = fit
+
+    def _noting(self, pairs: Any, note: Callable[[int, KnownBatch], object], dataset: Any, *, in_order: bool) -> Any:
+        """Return a data set of whose pairs each batch is noted, with its place, on the thread that makes it.
+
+        Only if batches may be noted in any order, iterators can be saved: not those of functions with a state.
+        """
+        tensorflow = sys.modules["tensorflow"]
+
+        def known(index: Any, numbers: Any, arrays: tuple[Any, ...]) -> None:
+            known = numbers.reshape(-1).tolist()
+            digest = self.digest([numpy_array(array) for array in arrays])
+            note(int(index), (digest, None if UNKNOWN in known else known))
+
+        def called(index: Any, numbers: Any, *arrays: Any) -> Any:
+            self._agent.attempt(known, index, numbers, arrays)
+            return arrays[-1]  # else it would not be called, as a function without a state
+
+        def watched(index: Any, pair: Any) -> Any:
+            nest, (numbers, element) = tensorflow.nest, pair
+            leaves = nest.flatten(element, expand_composites=True)
+            last = tensorflow.numpy_function(called, [index, numbers, *leaves], leaves[-1].dtype, stateful=in_order)
+            last.set_shape(leaves[-1].shape)
+            return nest.pack_sequence_as(element, [*leaves[:-1], last], expand_composites=True)
+
+        return private_api.restructured(pairs.enumerate().map(private_api.as_is(watched)), dataset.element_spec)
 
     def stepped(self, model: Any) -> None:
         """Report the batches of a step; there are several if the model executes several steps per call."""
@@ -283,6 +269,10 @@ class DatasetSamples:
     def ended(self) -> None:
         """Handle the end of a call of fit."""
         self._thread.fit, self._thread.is_fitting = None, False
+
+
+def _unnumbered(*element: Any) -> Any:
+    return UNKNOWN, element
 
 
 def is_end(error: BaseException) -> bool:

@@ -56,12 +56,15 @@ MODULES: Mapping[str, str] = {
     "replicas": "tensorflow.python.distribute.mirrored_run",
     "saving": "tensorflow.python.saved_model.save",
     "session": "tensorflow.python.client.session",
+    "structures": "tensorflow.python.data.util.structure",
     "variable_calls": "tensorflow.python.ops.gen_resource_variable_ops",
     "variables": "tensorflow.python.ops.resource_variable_ops",
 }
 COMPUTE_LOSS = ("_compute_loss", "compute_loss")  # methods of a trainer of Keras 3
 GRAPH_TEST_FUNCTION = "_make_test_function"  # method of a Keras model in TensorFlow 1
 REPLICA_THREAD = "_MirroredReplicaThread"  # the class of threads that run replicas
+_READERS = "TFRecordDataset TFRecordDatasetV2 TextLineDataset FixedLengthRecordDatasetV2 TensorSliceDataset"
+_READING = frozenset(f"{_READERS} FlatMapDataset Const ExpandDims Identity NoOp Pack Placeholder Reshape".split())
 _RESOURCE = 20  # DT_RESOURCE
 _WITHOUT_VALUE = ("resource", "variant")
 STEP_COMPILER = "_autoconvert_optionals"  # a method that Keras 3 calls with the compiled step
@@ -260,22 +263,128 @@ def fetch(iterator: Any) -> Any:
     return sys.modules["tensorflow"].raw_ops.IteratorGetNext(iterator=iterator._iterator_resource, **kinds)
 
 
-def sliced_by(dataset: Any) -> tuple[list[Any], list[tuple[str, Any]]]:
-    """Return the eager tensors that a data set slices, and the stages behind that by kind; no tensors for other ones.
+def stage(dataset: Any) -> tuple[str, list[Any]]:
+    """Return the kind of a data set's last stage, and the data sets before it; seen in 2.21: _ShuffleDataset."""
+    if not type(dataset).__module__.startswith("tensorflow."):
+        return "", []
+    return type(dataset).__name__.strip("_").partition("Dataset")[0], dataset._inputs()
 
-    Seen in 2.21, whose classes are named like _ShuffleDataset; others are named as here, or nothing is known of them.
+
+def rebuilds_stages() -> bool:
+    """Return whether same_stage() can be called in this release."""
+    tensorflow = sys.modules["tensorflow"]
+    return hasattr(getattr(tensorflow, "raw_ops", None), "ShuffleDatasetV3") and module("structures") is not None
+
+
+def as_is(function: Any) -> Any:
+    """Return a function that autograph does not convert, which reads sources."""
+    return sys.modules["tensorflow"].autograph.experimental.do_not_convert(function)
+
+
+def alias(dataset: Any) -> Any:
+    """Return another object for the same data set, which does not keep this one alive."""
+    return sys.modules["tensorflow"].data.experimental.from_variant(dataset._variant_tensor, dataset.element_spec)
+
+
+def restructured(dataset: Any, structure: Any) -> Any:
+    """Return a data set of the same tensors in another structure."""
+    made = sys.modules["tensorflow"].data.experimental.from_variant(dataset._variant_tensor, structure)
+    made._reprokit_input = dataset  # keeps functions of Python that it calls
+    return made
+
+
+def take_from(dataset: Any, other: Any) -> None:
+    """Let a data set have the elements of another one of the same structure."""
+    dataset._variant_tensor_attr = other._variant_tensor
+    dataset._reprokit_input = other
+
+
+def reads_in_order(dataset: Any) -> bool:
+    """Return whether a source has the same order in each iteration: it reads its files one after another, as given."""
+    files = getattr(dataset, "_filenames", None)
+    are_fixed = files is None or not hasattr(files, "_inputs") or stage(files)[0] == "TensorSlice"
+    return are_fixed and getattr(dataset, "_num_parallel_reads", None) is None
+
+
+def only_reads(dataset: Any) -> bool:
+    """Return whether a stage makes of each element a data set, by operations that only read files or slice tensors."""
+    kinds = operations(dataset._map_func.function.graph)
+    is_ordered = getattr(dataset, "_deterministic", "default") != "false"
+    return is_ordered and _READING.issuperset(kinds[0]) and _READING.issuperset(kinds[1])
+
+
+def zipped(dataset: Any) -> Any:
+    """Return the data sets that one zips, in their structure."""
+    return dataset._datasets
+
+
+def same_stage(dataset: Any, kind: str, pairs: Any) -> Any:
+    """Return a data set of pairs behind the same stage as another one's last, which sees what is second in them.
+
+    None if it is not known how.
     """
-    stages: list[tuple[str, Any]] = []
-    while type(dataset).__module__.startswith("tensorflow."):
-        kind, inputs = type(dataset).__name__.strip("_").partition("Dataset")[0], dataset._inputs()
-        if kind == "TensorSlice":
-            are_dense = all(has_value(each) and each.dtype.name not in _WITHOUT_VALUE for each in dataset._tensors)
-            return (list(dataset._tensors) if are_dense else []), stages
-        if len(inputs) != 1:
-            break
-        stages.append((kind, dataset))
-        dataset = inputs[0]
-    return [], stages
+    tensorflow, structure = sys.modules["tensorflow"], module("structures")
+    if kind in ("Filter", "Map", "ParallelMap"):
+        function = dataset._predicate if kind == "Filter" else dataset._map_func
+        if not hasattr(function.function, "graph"):  # in tf.data's debug mode
+            return None
+        before = dataset._input_dataset.element_spec
+
+        def call(element: Any) -> Any:
+            results = function.function(*structure.to_tensor_list(before, element))
+            return structure.from_tensor_list(function.output_structure, results)
+
+        if kind == "Filter":
+            return pairs.filter(as_is(lambda _, element: call(element)))
+        options = {} if kind == "Map" else _parallel(dataset)
+        return pairs.map(as_is(lambda number, element: (number, call(element))), **options)
+    if kind == "Shuffle":
+        return _rebuilt(
+            "ShuffleDatasetV3",
+            pairs,
+            buffer_size=dataset._buffer_size,
+            seed=dataset._seed,
+            seed2=dataset._seed2,
+            seed_generator=tensorflow.raw_ops.DummySeedGenerator(),
+            reshuffle_each_iteration=dataset._reshuffle_each_iteration,
+        )
+    if kind == "Cache":
+        if value(dataset._filename) != b"":
+            return None
+        return _rebuilt("CacheDatasetV2", pairs, filename="", cache=tensorflow.raw_ops.DummyMemoryCache())
+    if kind in ("Batch", "ParallelBatch"):
+        options = {} if kind == "Batch" else _parallel(dataset)
+        return pairs.batch(dataset._batch_size, value(dataset._drop_remainder), **options)
+    if kind == "PaddedBatch":
+        shapes: Any = ([], dataset._padded_shapes)
+        padding = tensorflow.constant(0, "int64"), dataset._padding_values
+        return pairs.padded_batch(dataset._batch_size, shapes, padding, value(dataset._drop_remainder))
+    if kind == "Shard":
+        return pairs.shard(dataset._num_shards, dataset._index)
+    if kind == "Options":
+        return pairs.with_options(dataset.options())
+    if kind == "Prefetch":
+        return pairs.prefetch(int(value(dataset._buffer_size)))
+    return getattr(pairs, kind.lower())(dataset._count) if kind in ("Repeat", "Skip", "Take") else None
+
+
+def _parallel(dataset: Any) -> dict[str, Any]:
+    choice = {"true": True, "false": False}.get(dataset._deterministic)
+    return {"num_parallel_calls": dataset._num_parallel_calls, "deterministic": choice}
+
+
+def _rebuilt(operation: str, pairs: Any, **arguments: Any) -> Any:
+    """Return a data set by its operation: methods draw seeds."""
+    tensorflow, structure, spec = sys.modules["tensorflow"], module("structures"), pairs.element_spec
+    made = getattr(tensorflow.raw_ops, operation)(
+        input_dataset=pairs._variant_tensor,
+        output_types=structure.get_flat_tensor_types(spec),
+        output_shapes=structure.get_flat_tensor_shapes(spec),
+        **arguments,
+    )
+    result = tensorflow.data.experimental.from_variant(made, spec)
+    result._reprokit_input = pairs
+    return result
 
 
 def most_left_over(batches: Any) -> int:

@@ -83,13 +83,21 @@ def _reader(module: str, function: str = "read") -> Reader:
     return read
 
 
-def _by_library(title: str, package: str, module: str, function: str = "read", distribution: str = "") -> Reader:
-    """Return a reader that uses a library in a separate process."""
+def _by_library(
+    title: str,
+    package: str,
+    module: str,
+    function: str = "read",
+    distribution: str = "",
+    without: Reader | None = None,
+) -> Reader:
+    """Return a reader that uses a library in a separate process; another one may read what it can without that."""
 
     def read(source: Source, limits: Limits) -> Iterator[Part]:
         parsing = importlib.import_module(f"{__name__}.library_process")
         place = f"reprokit.diff.{module}_process"
-        yield from parsing.ParsingLibrary(title, package, place, function, distribution).read(source, limits)
+        library = parsing.ParsingLibrary(title, package, place, function, distribution)
+        yield from (without if without and library.missing else library.read)(source, limits)
 
     return read
 
@@ -197,9 +205,14 @@ FORMATS: tuple[Format, ...] = (
     Format(
         "image",
         _begins(rb"\x89PNG\r\n\x1a\n|II\x2a\0|MM\0\x2a"),
-        _by_library("the picture", "PIL", "value", "image", "pillow"),
+        _by_library("Pillow", "PIL", "value", "image", "pillow"),
     ),
-    Format("workbook", _begins(ZIP, r"\.xlsx\Z"), _by_library("the workbook", "openpyxl", "value", "workbook")),
+    Format(
+        "zarr",
+        _begins(ZIP, r"\.zarr\.zip\Z"),
+        _by_library("Zarr", "tensorstore", "store", "zarr_archive", without=_reader("zip")),
+    ),
+    Format("workbook", _begins(ZIP, r"\.xlsx\Z"), _by_library("openpyxl", "openpyxl", "value", "workbook")),
     Format(
         "tflite",
         _begins(rb".{4}TFL3"),

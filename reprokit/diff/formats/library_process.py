@@ -67,8 +67,9 @@ class ParsingLibrary:
             try:
                 assert process.stdout is not None
                 yield from _PartReader(process.stdout, source, limits).parts()
-            except _ProcessDied:
-                raise ArtifactDamaged(f"{self.title} gave up on it ({_reason(process, errors)})") from None
+            except _ProcessDied as error:
+                reason = str(error) or _reason(process, errors)
+                raise ArtifactDamaged(f"{self.title} gave up on it ({reason})") from None
             finally:
                 process.kill()
                 process.communicate()
@@ -91,7 +92,7 @@ class _Spool:
 
 
 class _ProcessDied(Exception):
-    """Raised if the process ended before its last message."""
+    """Raised if the process ended before its last message, or says why its library failed."""
 
 
 def _copy_to_file(source: Source, copy: IO[bytes]) -> IO[bytes]:
@@ -121,6 +122,10 @@ def _reason(process: subprocess.Popen[bytes], errors: IO[bytes]) -> str:
     return lines[-1][:200] if lines else f"exit status {code}"
 
 
+def _line(header: dict[str, Any]) -> str:
+    return " ".join(str(header["text"]).split())[:300]
+
+
 @dataclass
 class _PartReader:
     """Reads the parts that the process sends."""
@@ -140,7 +145,9 @@ class _PartReader:
             if header["kind"] == "end":
                 return
             if header["kind"] == "error":
-                raise ArtifactDamaged(" ".join(str(header["text"]).split())[:300])
+                raise ArtifactDamaged(_line(header))
+            if header["kind"] == "failed":
+                raise _ProcessDied(_line(header))
             yield from self._part(header, head[1], spool)
 
     def _exactly(self, size: int) -> bytes:
