@@ -67,7 +67,7 @@ ROOMS = {
     "reprokit/run_files": 3_420,
     "reprokit/saved_tensors": 988,
     "reprokit/study": 5_709,
-    "reprokit/verify": 13_620,
+    "reprokit/verify": 13_680,
 }
 WORDS = {"docs": 60_000, "docs/design.md": 2_000}
 LONG_SENTENCES = 100  # of docs

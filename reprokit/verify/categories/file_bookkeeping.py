@@ -151,7 +151,8 @@ def value_name(path: str, beside: tuple[str, ...] = (), *, is_row: bool = False)
     text = named[-1] if named else ""
     if len(named) > 1 and names.qualifies(text, named[-2]):  # as Lightning's "time_elapsed/train"
         text = f"{named[-2]} {text}"
-    return ValueName(text, parents=" ".join(parents), beside=beside, is_row=is_row)
+    is_item = len(keys) > 1 and keys[-2].isdecimal() and keys[-1] == text  # of a list of rows
+    return ValueName(text, parents=" ".join(parents), beside=beside, is_row=is_row or is_item)
 
 
 def _is_text(texts: tuple[str, str]) -> bool:
