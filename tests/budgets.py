@@ -62,7 +62,7 @@ ROOMS = {
     "reprokit/profiling": 1_652,
     "reprokit/questions": 3_790,
     "reprokit/reproduce": 1_771,
-    "reprokit/rules": 2_000,
+    "reprokit/rules": 2_050,
     "reprokit/run": 11_345,
     "reprokit/run_files": 3_420,
     "reprokit/saved_tensors": 988,
