@@ -251,10 +251,15 @@ class _Comparison:
         return self._tree()
 
     def _note_keys(self, names: Iterable[str]) -> None:
-        """Keep the keys below each path, which stand beside a value."""
+        """Keep the keys below each path, which stand beside a value, or beside the list that holds it."""
         for name in names:
             parent, _, key = name.rpartition("/")
-            self._keys[parent] += [key] if len(self._keys[parent]) < MOST_KEYS else []
+            if parent and parent not in self._keys:
+                self._note_key(*parent.rpartition("/")[::2])
+            self._note_key(parent, key)
+
+    def _note_key(self, parent: str, key: str) -> None:
+        self._keys[parent] += [key] if len(self._keys[parent]) < MOST_KEYS else []
 
     def _add(self, position: int, left: Part | None, right: Part | None) -> None:
         if isinstance(left or right, Noise) and isinstance(right or left, Noise):
@@ -337,8 +342,10 @@ class _Comparison:
     def _values(self, name: str, left: Value, right: Value) -> Difference | None:
         difference = value_difference(name, left.text, right.text, tolerance=self._options.values)
         if difference is not None and self._options.judge is not None:
-            texts, beside = (left.text, right.text), tuple(self._keys[left.name.rpartition("/")[0]])
-            difference = judged_value(self._options.judge, difference, left.name, texts, beside)
+            parent, _, key = left.name.rpartition("/")
+            parent = parent.rpartition("/")[0] if key.isdecimal() else parent  # an item of a list, as of a column
+            texts = left.text, right.text
+            difference = judged_value(self._options.judge, difference, left.name, texts, tuple(self._keys[parent]))
         if (
             difference is not None
             and left.name.endswith(AS_WRITTEN)

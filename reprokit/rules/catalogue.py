@@ -34,6 +34,7 @@ AUTOMATIC = (  # rules that apply to every training; the others are matters of o
     losses.Overtraining,
     losses.Underfitting,
     losses.StalledTraining,
+    losses.DoubleSoftmax,
     data.ClassImbalance,
     data.CheckInputImages,
     data.NLPSequenceRatio,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import fmean, pstdev
+from typing import TYPE_CHECKING, Any
 
 from reprokit.rules.boosting import LostRounds
 from reprokit.rules.observations import (
@@ -19,9 +21,17 @@ from reprokit.rules.observations import (
     loss_name,
     loss_scale,
     optimizers,
+    values,
 )
+from reprokit.saved_tensors import shards
 from reprokit.saved_tensors.trial import EVAL, TensorTrial
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+_OF_PYTORCH = re.compile(r"(?:CrossEntropyLoss|NllLoss|NLLLoss)\w*_input_1$")
 TYPICAL_NOISE = 0.1  # of losses of batches: their standard deviation, as a share of their mean
 
 
@@ -178,3 +188,38 @@ class StalledTraining:
 def both_losses(trial: TensorTrial, evaluation: EvaluationStep) -> tuple[float | None, float | None]:
     """Return the mean losses of the training before an evaluation, and of the evaluation."""
     return loss(trial, evaluation.train_steps), loss(trial, evaluation.eval_steps, EVAL)
+
+
+@dataclass
+class DoubleSoftmax:
+    """PyTorch's cross entropy is given probabilities, and takes the softmax of them again; or the NLL of them."""
+
+    trial: TensorTrial
+    patience: int = 5  # steps in a row
+    _steps: Counter[str] = field(default_factory=Counter)
+
+    def invoke_at_step(self, step: int) -> Iterator[Alarm]:
+        for name, _, scores in labeled(self.trial, step):
+            if scores is None or not _OF_PYTORCH.search(name):
+                continue
+            source = name[:-1] + "0" if _are_probabilities(scores) else self._output_behind(step, scores)
+            self._steps[name] = self._steps[name] + 1 if source else 0
+            if self._steps[name] >= self.patience:
+                what = "it holds probabilities, where the loss expects logits or their logarithms"
+                yield Alarm(source, f"at {self.patience} steps in a row, {what}")
+
+    def _output_behind(self, step: int, scores: Array) -> str:
+        """Return the output with probabilities whose logarithms of softmax are these scores; an empty text if none."""
+        numpy = shards.numpy()
+        for tensor, value in values(self.trial, step, "outputs"):
+            if value.shape == scores.shape and _are_probabilities(value):
+                logarithms = value - numpy.log(numpy.exp(value).sum(axis=1, keepdims=True))
+                if numpy.allclose(logarithms, scores, atol=1e-3):
+                    return tensor.name
+        return ""
+
+
+def _are_probabilities(scores: Array) -> bool:
+    if scores.ndim != 2 or scores.shape[1] < 2 or scores.dtype.kind != "f":
+        return False
+    return bool((scores >= 0).all() and (abs(scores.sum(axis=1) - 1) < 1e-3).all())

@@ -39,6 +39,7 @@ USUAL = {  # what a rule's alarm usually comes from: by experience, not from thi
     "RankWeightsDiverge": "a forward pass that bypasses DistributedDataParallel, so that gradients are not reduced",
     "GradientsNeverZeroed": "a missing optimizer.zero_grad()",
     "EvaluationWithDropout": "a missing model.eval() before the evaluation",
+    "DoubleSoftmax": "a softmax at the end of the model, before a loss that has its own",
     "TrainedInEvalMode": "a missing model.train() after an evaluation",
 }
 _NUMBERS = (  # what numbers that grew too large, or units that died, bring with them

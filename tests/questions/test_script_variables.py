@@ -14,9 +14,12 @@ from tests.interpreters import ROOT
 
 SCRIPT = ROOT / "tests" / "trainings" / "script_variables.py"
 NAMES = [
-    "Settings.rate", "callback.__self__.steps", "chosen", "closure.count", "curve", "flag", "generator", "history",
-    "local in main()", "missing['best']", "nested['phases'][1]", "numbers.number", "pair", "table['b']", "trainer.best",
-    "trainer.slotted.number", "trainer.steps", "window",
+    "Settings.rate", "applied.args[0]", "callback.__self__.steps", "cell.value", "chosen", "closure.count",
+    "context.value", "curve", "day", "flag", "generator", "history", "iterators[0].iterator 1",
+    "iterators[1].iterator 0", "iterators[1].iterator 1", "iterators[2]", "iterators[3]", "iterators[4]",
+    "iterators[5]", "layered.maps[0]['a']", "local in main()", "missing['best']", "nested['phases'][1]",
+    "numbers.number", "own.rate", "packed", "pair", "phase", "price", "remembering.seen", "share", "shared.value",
+    "table['b']", "trainer.best", "trainer.slotted.number", "trainer.steps", "waited", "window",
 ]  # fmt: skip
 
 
@@ -27,7 +30,13 @@ def test_variables_of_all_kinds_are_named_and_set(version: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert result["differing"] == [f"script_variables.py: {name}" for name in NAMES]
+    has_cycles = tuple(map(int, version.split("."))) < (3, 12)  # later ones tell no position
+    names = [name for name in NAMES if has_cycles or name != "iterators[5]"]
+    assert result["differing"] == [f"script_variables.py: {name}" for name in names]
+    assert result["of_library"] == [
+        "LONG", "4.5 1 2026-01-03 00:00:00 3 days, 0:00:00", "0300", 1.5, 3.0, 3.0, 3, [1, 3], 3, 2,
+        1, ["b", 1], "b", 3, [1, "b"], "b" if has_cycles else "a",
+    ]  # fmt: skip
     assert result["still"] == []
     generator = random.Random(4)
     generator.random()

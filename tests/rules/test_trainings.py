@@ -17,6 +17,7 @@ TRAININGS = Path(__file__).parent.parent / "trainings"
 SICK = {  # and the rules of which one at least must say so
     "accumulated_by_two": {"LossNotDecreasing"},
     "class_imbalance": {"ClassImbalance"},
+    "double_softmax": {"DoubleSoftmax"},
     "dying_relu": {"DyingReLU"},
     "evaluated_in_advance": {"EvaluationWithDropout"},
     "evaluated_with_dropout": {"EvaluationWithDropout"},

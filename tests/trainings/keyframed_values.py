@@ -1,4 +1,4 @@
-"""Keeps values that no keyframe holds: bytes, decimals, queues, a long text and a view, and some that one holds."""
+"""Keeps values that no keyframe holds: queues, a long text and a view, and some that one holds."""
 
 import os
 import queue

@@ -5,10 +5,20 @@ Argument: reprokit's directory. It prints the names that differed, those that st
 
 import array
 import collections
+import contextvars
+import ctypes
+import datetime
+import decimal
+import enum
+import fractions
+import functools
 import hashlib
+import itertools
 import json
+import multiprocessing
 import random
 import sys
+import threading
 import types
 
 sys.path.insert(0, sys.argv[1])
@@ -87,6 +97,33 @@ Pair = collections.namedtuple("Pair", "left right")
 pair, flag, missing, asked, proxy = Pair(1, 2.5), False, None, [], Proxy()
 
 
+class Phase(enum.Enum):
+    WARMUP = 1
+    LONG = 2
+
+
+def remembering(seen=[]):  # noqa: B006
+    seen.append(len(seen))
+    return len(seen)
+
+
+phase, price, share, day, packed = Phase.WARMUP, decimal.Decimal("1.5"), fractions.Fraction(1, 3), None, bytearray(2)
+waited, context, own = datetime.timedelta(1), contextvars.ContextVar("context"), threading.local()
+context.set([1])
+own.rate = 1.0
+applied, shared, cell = functools.partial(max, [1], default=0), multiprocessing.Value("d", 1.0), ctypes.c_double(1)
+layered = collections.ChainMap({"a": 1})
+
+
+def begun():
+    """Return iterators at their beginning, as a resumed script has them."""
+    mapped, paired = map(abs, range(9)), zip("abcdef", range(9))  # noqa: B905
+    return [mapped, paired, iter("abcdef"), iter({1: 2, 3: 4}), enumerate("abcdef"), itertools.cycle("abc")]
+
+
+iterators = begun()
+
+
 def change(factor):
     """Change all, by as much as the factor says."""
     global pair, flag, missing
@@ -102,6 +139,16 @@ def change(factor):
     chosen.add(factor)
     table["b"] += factor
     nested["phases"][1].append(str(factor))
+    global phase, price, share, day, waited
+    phase, price, share = Phase(1 + (factor == 3)), price * factor, share * factor
+    day, waited = datetime.datetime(2026, 1, factor), waited * factor
+    packed[0], own.rate, shared.value, cell.value, layered["a"] = factor, factor / 2, factor, factor, factor
+    context.get().append(factor)
+    applied.args[0].append(factor)
+    remembering()
+    iterators[:] = begun()
+    for iterator in iterators if factor == 3 else ():
+        next(iterator)
     pair, flag, missing = pair._replace(left=factor), factor > 10, {"best": [factor]}
 
 
@@ -121,12 +168,16 @@ def main():
     VariableSetter(NoTensors(), frozenset(wanted)).restore(saved, sys._getframe())
     now = texts(sys._getframe())
     still = sorted(name for name in whole if whole[name] != now.get(name) and name in differing)
+    of_library = [phase.name, f"{price} {share} {day} {waited}", packed.hex(), own.rate, shared.value, cell.value]
+    of_library += [layered["a"], context.get(), applied(), remembering()]
+    of_library += [next(iterator) for iterator in iterators]
     seen = [local, closure(), next(numbers), generator.random(), history, list(window), window.maxlen, sorted(chosen)]
     print(
         json.dumps(
             {
                 "differing": differing,
                 "still": still,
+                "of_library": of_library,
                 "seen": [*seen, dict(table), nested["phases"], pair, asked, [curve.typecode, *curve]],
             }
         )

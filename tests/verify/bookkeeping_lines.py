@@ -259,6 +259,13 @@ BOOKKEEPING = [
     ("score_time: 3.25", "score_time: 3.5"),
     ("TensorBoard 2.21.0 at http://localhost:6006/", "TensorBoard 2.21.0 at http://localhost:6007/"),
     ("|     1 |  0.52 |  12.3s |", "|     1 |  0.52 |  12.4s |"),
+    ("started 29.11.2026 09:20:30", "started 29.11.2026 10:20:30"),
+    ("started at 29/11/2026 09:20:30", "started at 29/11/2026 10:20:30"),
+    ("saved to out/29-11-2026_09-20-30/model.pt", "saved to out/29-11-2026_10-20-30/model.pt"),
+    ("saved to out/2026-11-29_09h20m30s/model.pt", "saved to out/2026-11-29_10h20m30s/model.pt"),
+    ("[rank0@vm-1] running on host vm-1 with 2 GPUs", "[rank0@vm-2] running on host vm-2 with 2 GPUs"),
+    ("tcp://127.0.0.1:40001", "tcp://127.0.0.1:40002"),
+    ("master_port=40001", "master_port=40002"),
 ]
 
 RESULTS = [
@@ -466,6 +473,19 @@ RESULTS = [
     ("doubling time 3.4 days", "doubling time 3.7 days"),
     ("length of stay: 3.4 days", "length of stay: 3.7 days"),
     ("step response time 0.44 s", "step response time 0.47 s"),
+    # processes and ports of the data, and names that are listed before their values
+    ("patient pid 4711", "patient pid 4713"),
+    ("predicted pid=57", "predicted pid=61"),
+    ("attack on port 8080", "attack on port 8081"),
+    ("10.0.0.1:40001", "10.0.0.1:40002"),
+    ("loss, time: 0.5, 3.25", "loss, time: 0.25, 3.25"),
+    ("(loss, time) = (0.5, 3.25)", "(loss, time) = (0.25, 3.25)"),
+    ("best k, fit time: 12, 3.25", "best k, fit time: 13, 3.25"),
+    ("epoch, loss, time 1, 0.5, 3.25", "epoch, loss, time 1, 0.25, 3.25"),
+    ("fit time 3.25, 12 clusters", "fit time 3.25, 13 clusters"),
+    ("generation time 25 years", "generation time 26 years"),
+    ("saved /tmp/best-00000012/model.pt", "saved /tmp/best-00000013/model.pt"),
+    ("best vm-1", "best vm-3"),
     # text
     ("\x1b[31mloss 0.5 in 3 s", "\x1b[32mloss 0.5 in 4 s"),
     ("a  b", "a b"),

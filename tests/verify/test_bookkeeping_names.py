@@ -10,6 +10,7 @@ import pytest
 from reprokit.core.difference import BookkeepingKind
 from reprokit.verify.bookkeeping import forms, names
 from reprokit.verify.bookkeeping.recognition import Position, RunContext, ValueName, recognized, recognized_numbers
+from reprokit.verify.categories.file_bookkeeping import value_name
 from tests.diff.samples import diff
 
 from .bookkeeping_lines import STARTED
@@ -127,6 +128,31 @@ def test_the_keys_above_and_beside_count() -> None:
     assert kind("time", "0.5", "0.25", beside=("time", "x"), is_row=True) is None
     assert kind("t", "0.5", "0.25", beside=("r", "l", "t")) is BookkeepingKind.DURATION
     assert kind("t", "0.5", "0.25", beside=("x", "t")) is None
+    assert kind("fit_time", "0.5", "0.25", parents="importance") is None
+    assert kind("train_time", "0.5", "0.25", parents="config") is None
+    assert kind("started", "2026-11-29", "2026-11-30", parents="config") is BookkeepingKind.DATE
+
+
+@pytest.mark.parametrize(
+    ("name", "left", "right", "data"),
+    [
+        ("date", "2026-11-29", "2026-11-30", ("date", "price")),
+        ("timestamp", f"{AT}", f"{AT + 1}", ("timestamp", "sensor")),
+        ("processing_time", "0.5", "0.25", ("order", "processing_time")),
+        ("fps", "25", "24", ("video", "fps")),
+        ("pid", "57", "58", ("pid", "age")),
+        ("port", "8080", "8081", ("port", "attack")),
+    ],
+)
+def test_the_columns_of_data_are_no_bookkeeping(name: str, left: str, right: str, data: tuple[str, ...]) -> None:
+    assert kind(name, left, right, beside=data, is_row=True) is None
+    assert kind(name, left, right, beside=(name, "loss"), is_row=True) is not None
+
+
+def test_an_item_of_a_list_is_a_row() -> None:
+    assert value_name("rows/3/date", ("date", "price")).is_row
+    assert not value_name("rows/date", ("date", "price")).is_row
+    assert value_name("date/3", ("date", "price")).is_row
 
 
 def test_lists_of_numbers_need_a_name_that_says_more() -> None:

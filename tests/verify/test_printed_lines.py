@@ -17,8 +17,8 @@ from .bookkeeping_lines import BOOKKEEPING, RESULTS, STARTED
 
 VERSIONS = "lightning_logs/version_0", "lightning_logs/version_1"
 CONTEXTS = (
-    RunContext(frozenset([4711, 57]), STARTED, STARTED + 60, "/home/a/work", ((VERSIONS[0], VERSIONS[0]),)),
-    RunContext(frozenset([4712, 61]), STARTED + 3600, 0.0, "/home/b/work", ((VERSIONS[1], VERSIONS[0]),)),
+    RunContext(frozenset([4711, 57]), STARTED, STARTED + 60, "/home/a/work", ((VERSIONS[0], VERSIONS[0]),), "vm-1"),
+    RunContext(frozenset([4712, 61]), STARTED + 3600, 0.0, "/home/b/work", ((VERSIONS[1], VERSIONS[0]),), "vm-2"),
 )
 
 

@@ -13,6 +13,7 @@ from ..capture.variables import set_variables, user_functions
 from ..core.attributes import dictionary_of, own_attributes
 from ..core.live_objects import instances
 from ..core.user_frames import installed_package, is_users, variables_of
+from .library_values import fields_of_library
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 MAX_PATH = 4  # names in a path to an object
 MAX_OBJECTS = 5000  # searched on each level
 MAX_ITEMS = 1000  # of a container
+_CHANGED = frozenset([deque, dict, list, set])
 _NUMBERS = frozenset([bool, int, float])
 _KEYS = frozenset([bool, int, float, str])
 _NAMESPACES = (("argparse", "Namespace"), ("types", "SimpleNamespace"))
@@ -189,6 +191,9 @@ def fields_of(value: Any) -> dict[str, Any] | None:
         return {
             name: part for name, part in attributes.items() if name[:2] != "__" and not hasattr(type(part), "__get__")
         }
+    of_library = fields_of_library(value)
+    if of_library is not None:
+        return of_library
     is_own = is_of_script(kind.__module__) or (kind.__module__, kind.__name__) in _NAMESPACES
     own = dictionary_of(value) or {}
     children = own.get("_modules") if "_parameters" in own else None  # of a torch.nn.Module
@@ -208,6 +213,10 @@ def fields_of(value: Any) -> dict[str, Any] | None:
 
 def _cells(function: FunctionType) -> dict[str, Any]:
     values = dict(vars(function))
+    code, defaults = function.__code__, function.__defaults__ or ()
+    for name, default in zip(code.co_varnames[code.co_argcount - len(defaults) :], defaults):
+        if type(default) in _CHANGED:  # what calls of the function remember
+            values[name] = default
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         try:
             values[name] = cell.cell_contents

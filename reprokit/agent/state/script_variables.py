@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from itertools import count
 from types import FunctionType, GeneratorType
 
 from ..capture import trees
@@ -17,6 +16,7 @@ from ..core.attributes import class_name, set_own_attribute
 from ..core.live_objects import instances
 from ..core.signal_errors import pass_on
 from ..core.state_entries import generator_state, put_generator
+from .library_values import made_of, moved_to, plain_of, position_of, set_field_of_library
 from .script_scopes import VariableScope, fields_of, scopes
 
 TYPE_CHECKING = False
@@ -61,7 +61,6 @@ MISSING = object()
 _PLAIN_TYPES = frozenset([type(None), bool, int, float, complex, str])
 _PLAIN_NODES = frozenset(["none", "bool", "integer", "float", "complex", "text"])
 _SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "deque": deque, "numbers": array}
-_ITERATORS = frozenset([type(iter([])), type(iter(())), type(iter(range(0)))])
 
 
 def _set_field(owner: Any, name: str, value: Any) -> None:
@@ -72,29 +71,8 @@ def _set_field(owner: Any, name: str, value: Any) -> None:
         (owner.__closure__ or ())[owner.__code__.co_freevars.index(name)].cell_contents = value
     elif isinstance(owner, type):
         type.__setattr__(owner, name, value)
-    else:
+    elif not set_field_of_library(owner, name, value):
         set_own_attribute(owner, name, value)
-
-
-def _position(value: Any) -> list[int] | None:
-    """Return where an iterator of a sequence is, or the next number of a counter and its step; None for others."""
-    if type(value) in _ITERATORS:
-        state = value.__reduce__()
-        return [int(state[2])] if len(state) > 2 else None  # None: it is exhausted
-    if type(value) is count:
-        numbers = repr(value)[len("count(") : -1].split(", ")
-        is_whole = all(number.lstrip("-").isdecimal() for number in numbers)
-        return [int(number) for number in numbers] if is_whole else None
-    return None
-
-
-def _moved(own: Any, position: list[int]) -> Any:
-    """Return the own iterator at a position, or a new counter: a counter cannot be set."""
-    if type(own) in _ITERATORS:
-        own.__setstate__(position[0])
-    elif type(own) is count:
-        return count(*position)
-    return own
 
 
 class VariableReader:
@@ -146,6 +124,9 @@ class VariableReader:
         kind = type(value)
         if kind in _PLAIN_TYPES:
             return self._counted(None if kind is str and len(value) > MAX_TEXT else trees.pack(value, lambda _: None))
+        plain = plain_of(value)
+        if plain is not None:
+            return self._counted({"plain": plain})
         if id(value) in self._seen:
             return None
         self._seen[id(value)] = value
@@ -154,7 +135,7 @@ class VariableReader:
         state = generator_state(value)
         if state is not None:
             return self._counted({"state": trees.pack(state, self._access.leaf)})
-        position = _position(value)
+        position = position_of(value)
         if position is not None:
             return self._counted({"position": position})
         return self._branch(value, depth)
@@ -267,6 +248,8 @@ def _text(node: Node, access: TensorAccess, digest: Callable[[str], str]) -> str
         return repr(value) if kind != "text" and len(repr(value)) <= MAX_SHOWN else "#" + digest(repr(value))
     if kind == "position":
         return repr(content[0])
+    if kind == "plain":
+        return str(content[1]) if len(str(content[1])) <= MAX_SHOWN else "#" + digest(str(content[1]))
     if kind in (*_SEQUENCES, "values", "set", "state", "dict"):
         return "#" + digest(repr(trees.with_leaves(node, lambda leaf: {"text": access.text({"held": leaf})})))
     return access.text(node)
@@ -312,8 +295,10 @@ class VariableSetter:
             if generator_state(own) is not None:
                 put_generator(own, self._access.restore(content, None))
             return own
+        if kind == "plain":
+            return made_of(content, own)
         if kind == "position":
-            return _moved(own, content)
+            return moved_to(own, content)
         new = self._access.restore(node, own)
         if new is not own and self._access.leaf(own) is not None:
             self._replaced[id(own)] = new

@@ -44,7 +44,9 @@ _DATE_FORMS = (
     r"(?<!\d)\d{4}([-/_.])\d\d\1\d\d(?:(?:[T _/-]{1,2}|, )\d\d([:._h-])\d\d(?:\2\d\d(?:[.,]\d{1,9})?)?"
     + _ZONE
     + r")?(?![\d])",
-    r"(?<!\d)\d\d/\d\d/\d{4}(?:,? \d\d:\d\d(?::\d\d)?(?: [AP]M)?)?(?!\d)",
+    r"(?<!\d)\d{4}-\d\d-\d\d[T_-]\d\dh\d\dm(?:\d\ds)?(?![\da-z])",
+    # 11/29/2026 09:20, 29.11.2026, 09:20, 29-11-2026_09-20-30: the day or the month first
+    r"(?<!\d)\d\d([-/.])\d\d\1\d{4}(?:(?:,? |[T_-])\d\d([:-])\d\d(?:\2\d\d)?(?: [AP]M)?)?(?!\d)",
     r"(?<![\d/])\d\d/\d\d(?:/\d\d)? \d\d:\d\d:\d\d(?!\d)",  # of Rich and Detectron2: month, day
     rf"(?<!\d)\d\d/{_MONTH}/\d{{4}}:\d\d:\d\d:\d\d(?: [-+]\d{{4}})?(?!\d)",
     rf"(?<!\d)20\d\d{_DAY}[-_T]?{_HOUR}[0-5]\d\d\d(?:[.,]\d{{1,9}}|\d{{3}}|\d{{6}})?(?!\d)",
@@ -137,7 +139,7 @@ _LONG = re.compile(r"[\d ](?:h|hrs?|hours?|d|days?)$", re.IGNORECASE)
 _PLAIN = re.compile(rf"{NUMBER}{_SPREAD}%?|nan|inf", re.IGNORECASE)
 _MOMENT = re.compile(r"(\d{4})\D?(\d\d)\D?(\d\d)(?:\D{0,2}(\d\d)\D?(\d\d)(?:\D?(\d\d))?)?")
 _NAMED_MONTH = re.compile(rf"({'|'.join(_MONTHS)})", re.IGNORECASE)
-_TURNED = re.compile(r"(\d\d)/(\d\d)(?:/(\d{4}|\d\d))?(?!\d)")  # month, day, year
+_TURNED = re.compile(r"(\d\d)([-/.])(\d\d)(?:\2(\d{4}|\d\d))?(?!\d)")  # month, day, year; or day, month, year
 _TIME_OF_DAY = re.compile(r"(\d{1,2})[:-](\d\d)[:-](\d\d)")
 _PICKLED_DATE = re.compile(
     r"[^(]{0,60}\bdatetime\.datetime>?\W{0,3}\((b(?:'[^\n]{1,60}'|\"[^\n]{1,60}\"))[,)].*", re.DOTALL
@@ -232,9 +234,10 @@ def _seconds(text: str, year: int) -> tuple[float, bool] | None:
         return _stamp(datetime(year, int(text[1:3]), int(text[3:5])), *map(int, clock.groups())), False
     turned = _TURNED.match(text)
     if turned is not None:
-        shown_year = turned[3] or f"{year}"
+        shown_year = turned[4] or f"{year}"
         century = "20" if len(shown_year) == 2 else ""
-        text = f"{century}{shown_year}-{turned[1]}-{turned[2]} {text[turned.end() :].strip()}"
+        dates = (turned[1], turned[3]) if turned[2] == "/" and turned[1] <= "12" else (turned[3], turned[1])
+        text = f"{century}{shown_year}-{dates[0]}-{dates[1]} {text[turned.end() :].lstrip(' ,T_-')}"
     moment = _MOMENT.match(text)
     if moment is None:
         return None

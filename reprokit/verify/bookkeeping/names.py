@@ -30,6 +30,14 @@ RESULTS = _of(
     " residuals threshold dose delay lag tau travel trip horizon seed seeds answer outcome event relapse onset digest"
     " sha md checksum fingerprint"
 )
+# Keys above values by the names of inputs or of settings: {"importance": {"fit_time": 0.5}}.
+_OF_INPUTS = _of(
+    "importance importances feature features gain coef coefs coefficients shap attribution attributions weight weights"
+)
+_OF_SETTINGS = _of(
+    "config configuration cfg setting settings option options param params parameter parameters hparams hyperparameters"
+    " args arguments"
+)
 METRICS = _of(
     "loss losses score scores accuracy metric metrics objective reward rewards return returns error errors err mae"
     " mse rmse rmsle rmspe mape smape wape wmape mase medae msle mad huber nll crps auc acc bias f pinball ppl"
@@ -107,6 +115,9 @@ TIMES = _of(
 _LONG_UNITS = _of("minutes mins hours hrs")
 _SPENT = [["time", word] for word in ("spent", "taken", "used", "needed", "elapsed")]
 _VAGUE = (TIMES | UNITS) - _of("wall runtime runtimes dur elapsed walltime wallclock took ping")
+_MEASURED = _of("value cost return returns bias")  # metrics whose names other data have, too
+# Columns of loggers and of the tables of trackers.
+_LOGGED = _of("level levelname message msg logger run runs trial trials study experiment experiments")
 _EVENTS = _of("event events censored censoring died death dead arrival departure patient subject")
 _LEFT = _of("eta remaining left")  # of XGBoost eta is a learning rate: a number needs a unit
 _NOT_TIMES = _of("step steps stamp stamps series zone frame frames point points index horizon slot axis limit budget")
@@ -143,7 +154,8 @@ RUN_DIRECTORIES = _of("version run runs exp experiment session train val predict
 LEVELS = re.compile(r"\b(?:DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL|[DIWEF]\d{0,4})\b")  # of loggers
 PROCESS_IDS = _of("pid pids ppid tid processid threadid")
 _NEAR_PROCESS_IDS = _of(
-    "process processes worker workers thread threads kernel server child children subprocess subprocesses launcher"
+    "master main process processes worker workers thread threads kernel server child children subprocess subprocesses"
+    " launcher"
 )
 PORTS = _of("port ports localhost http https tcp url address host listening serving tensorboard dashboard endpoint ws")
 ADDRESSES = _of("at address addr ptr pointer object ref")
@@ -174,6 +186,16 @@ def are_known(name: Sequence[str]) -> bool:
 def is_result(name: Sequence[str]) -> bool:
     """Return whether a name names a result, or what decides one."""
     return not RESULTS.isdisjoint(name)
+
+
+def are_of_inputs(parents: Sequence[str]) -> bool:
+    """Return whether the keys above a value say that the name below them is that of a result or of an input."""
+    return is_result(parents) or not _OF_INPUTS.isdisjoint(parents)
+
+
+def are_of_settings(parents: Sequence[str]) -> bool:
+    """Return whether the keys above a value say that it is a setting."""
+    return not _OF_SETTINGS.isdisjoint(parents)
 
 
 def is_metric(name: Sequence[str]) -> bool:
@@ -232,9 +254,9 @@ def is_vague(name: Sequence[str]) -> bool:
 
 
 def are_of_log(heads: Sequence[str]) -> bool:
-    """Return whether columns or keys are those of a log of a training, and of no other data."""
+    """Return whether columns or keys are those of a log of a training, and not those of any data."""
     name = [word for head in heads for word in words(head)]
-    return not are_of_events(heads) and not (PHASES | METRICS).isdisjoint(name)
+    return not (PHASES | (METRICS - _MEASURED) | _LOGGED).isdisjoint(name)
 
 
 def are_of_events(heads: Sequence[str]) -> bool:
@@ -328,6 +350,11 @@ def of_port(name: Sequence[str]) -> bool:
     return bool(name) and name[-1] in PORTS and not is_result(name)
 
 
+def are_of_process(name: Sequence[str]) -> bool:
+    """Return whether all words of a name are those of processes and their places: "worker pid", "listening on port"."""
+    return all(word in _KNOWN | PROCESS_IDS | _NEAR_PROCESS_IDS | PORTS | ADDRESSES or len(word) == 1 for word in name)
+
+
 def of_version(name: Sequence[str]) -> bool:
     """Return whether a name is that of the number of a run's directory."""
     return list(name) in (["v", "num"], ["version"], ["run"])
@@ -359,6 +386,11 @@ def may_count(name: Sequence[str]) -> bool:
 def is_counted(behind: Sequence[str]) -> bool:
     """Return whether the word behind a number says what it counts: "elapsed 5 steps"."""
     return bool(behind) and behind[0] in RATED and behind[0] not in UNITS
+
+
+def is_long_time(behind: Sequence[str]) -> bool:
+    """Return whether the word behind a number is a unit of time in which no training is measured."""
+    return behind[:1] in (("weeks",), ("months",), ("years",))
 
 
 def of_process_or_left(name: Sequence[str]) -> bool:

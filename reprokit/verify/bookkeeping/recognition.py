@@ -70,6 +70,15 @@ class ValueName:
 _TEMPORARY_PATH = re.compile(r"(?:/tmp|/var/tmp|/dev/shm)/[\w./-]{1,200}")
 # Before a duration: bars of tqdm and Rich, and "--- 3.2 seconds ---".
 _IDIOM = re.compile(r"^-{2,}$|[\u2501\u2578\u257a]|%\|")
+_COLUMNS = frozenset(  # kinds that the columns of data have, too
+    {
+        BookkeepingKind.DATE,
+        BookkeepingKind.DURATION,
+        BookkeepingKind.RATE,
+        BookkeepingKind.PROCESS_ID,
+        BookkeepingKind.PORT,
+    }
+)
 _Rule: TypeAlias = "Callable[[ValueName, str, str, Form, Contexts], bool]"
 
 
@@ -82,9 +91,8 @@ def recognized(
     """
     texts = [forms.pickled_date(text) or forms.unquoted(text) for text in (left, right)]
     shapes = shapes or (forms.whole(texts[0]), forms.whole(texts[1]))
-    around = names.words(name.parents) + names.words(name.behind)
     shape = shapes[0]
-    if names.is_result(around):
+    if names.are_of_inputs(names.words(name.parents)) or names.is_result(names.words(name.behind)):
         return None
     if _are_own_names(texts, contexts):
         return BookkeepingKind.ID
@@ -96,7 +104,8 @@ def recognized(
         return BookkeepingKind.DIRECTORY
     for kind, accepted, rule in _TABLE:
         if all(shape in accepted for shape in shapes) and rule(name, texts[0], texts[1], shape, contexts):
-            return kind
+            is_of_data = name.is_row and kind in _COLUMNS and not names.are_of_log(name.beside)
+            return None if is_of_data else kind
     return None
 
 
@@ -174,9 +183,9 @@ def _of_these_runs(texts: list[str], contexts: Contexts) -> BookkeepingKind | No
 
 def recognized_numbers(name: ValueName) -> BookkeepingKind | None:
     """Return what kind of bookkeeping a list of numbers is by its name, which must say more than "time"."""
-    words = name.words
+    words, parents = name.words, names.words(name.parents)
     is_named = names.of_duration(words, has_unit=False) and not names.is_vague(words)
-    return BookkeepingKind.DURATION if is_named and not names.is_result(names.words(name.parents)) else None
+    return None if names.are_of_inputs(parents) or not is_named else BookkeepingKind.DURATION
 
 
 def _is_address(name: ValueName, left: str, right: str, form: Form, contexts: Contexts) -> bool:
@@ -221,11 +230,14 @@ def is_of_run(text: str, contexts: Contexts, slack: float) -> bool:
 
 def _is_duration(name: ValueName, left: str, right: str, form: Form, contexts: Contexts) -> bool:
     words = name.words
+    if names.are_of_settings(names.words(name.parents)):
+        return False
     if form is Form.NUMBER:
         are_counts = names.may_count(words) and all(map(forms.is_whole_number, (left, right)))
-        is_counted = are_counts or names.is_counted(names.words(name.behind))
+        behind = names.words(name.behind)
+        is_counted = are_counts or names.is_counted(behind) or names.is_long_time(behind)
         is_named = names.of_duration(words, has_unit=False) or _is_data_time(name) or _is_episode_time(name)
-        is_named = is_named and (not names.is_vague(words) or _is_of_training(name))
+        is_named = is_named and not (names.is_vague(words) and names.are_of_events(name.beside))
         return is_named and not is_counted and all(map(forms.is_plain, (left, right)))
     if names.is_result(words):
         return False
@@ -242,11 +254,6 @@ def _is_in(name: ValueName) -> bool:
     if not words or not names.is_preposition(words[-1:]):
         return False
     return names.introduces_duration(name.before)
-
-
-def _is_of_training(name: ValueName) -> bool:
-    """Return whether what stands beside a time is of a training: a table's "time" may be that of an event."""
-    return names.are_of_log(name.beside) if name.is_row else not names.are_of_events(name.beside)
 
 
 def _is_episode_time(name: ValueName) -> bool:
@@ -294,7 +301,9 @@ def _is_rated(text: str) -> bool:
 def _is_process_id(name: ValueName, left: str, right: str, form: Form, contexts: Contexts) -> bool:
     if not (left.isdecimal() and right.isdecimal()) or max(int(left), int(right)) >= forms.MOST_PROCESS_IDS:
         return False
-    if names.of_process_id(name.words):
+    if names.is_result(name.words):
+        return False
+    if names.of_process_id(name.words) and names.are_of_process(name.words):
         return True
     is_near = names.may_be_of_process_id(name.words) and name.position is not Position.ASIDE
     are_of_runs = all(int(text) in context.ids for text, context in zip((left, right), contexts, strict=True))
@@ -310,7 +319,8 @@ def _begins_log_line(name: ValueName) -> bool:
 
 def _is_port(name: ValueName, left: str, right: str, form: Form, contexts: Contexts) -> bool:
     are_ports = all(text.isdecimal() and int(text) in _PORTS for text in (left, right))
-    return are_ports and names.of_port(name.words)
+    is_named = names.of_port(name.words) and names.are_of_process(name.words)
+    return are_ports and (is_named or name.before.endswith(("127.0.0.1", " 0.0.0.0", "/0.0.0.0")))
 
 
 def _is_id(name: ValueName, left: str, right: str, form: Form, contexts: Contexts) -> bool:
@@ -340,7 +350,10 @@ def _is_directory(name: ValueName, left: str, right: str, form: Form, contexts: 
 
 def _is_temporary(name: ValueName, left: str, right: str, form: Form, contexts: Contexts) -> bool:
     """Return whether names below /tmp, which is their own name, are made up: "model_baseline" is none."""
-    return any(text.startswith("tmp") or re.search(r"[A-Z0-9]", text[-8:]) is not None for text in (left, right))
+    return any(
+        text.startswith("tmp") or (re.search(r"[A-Z0-9]", text[-8:]) is not None and not text[-8:].isdecimal())
+        for text in (left, right)
+    )
 
 
 def _always(name: ValueName, left: str, right: str, form: Form, contexts: Contexts) -> bool:

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 
 from reprokit.core.difference import BookkeepingKind, Difference, Verdict, bookkeeping, group
 from reprokit.diff.elements import Source
@@ -60,6 +61,8 @@ class FileBookkeeping:
         if len(left) != len(right) or not _is_text(texts):
             return None
         comparer, values = LineComparer(self._contexts), list[RecognizedValue]()
+        if any(forms.whole(forms.unquoted(text)) is None for text in texts):
+            name = replace(name, is_row=False)  # the words of a text say more than its column
         for left_line, right_line in zip(left, right, strict=True):
             line_values = comparer.compare(left_line, right_line, name)
             if line_values is None:
@@ -151,7 +154,10 @@ def value_name(path: str, beside: tuple[str, ...] = (), *, is_row: bool = False)
     text = named[-1] if named else ""
     if len(named) > 1 and names.qualifies(text, named[-2]):  # as Lightning's "time_elapsed/train"
         text = f"{named[-2]} {text}"
-    return ValueName(text, parents=" ".join(parents), beside=beside, is_row=is_row)
+    is_item = len(keys) > 1 and (
+        keys[-1].isdecimal() or (keys[-2].isdecimal() and keys[-1] == text)
+    )  # of columns, rows
+    return ValueName(text, parents=" ".join(parents), beside=beside, is_row=is_row or is_item)
 
 
 def _is_text(texts: tuple[str, str]) -> bool:

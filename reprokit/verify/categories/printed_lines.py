@@ -29,9 +29,11 @@ _PIECES = re.compile(r"[,;|{}<>()\[\]\t\u2022]|(?<!\w)[-\u2014](?!\w)|:(?!$)|\s{
 _UNIT_BEHIND = re.compile(r"\s?[(\[][\w/%]{1,20}[)\]]$")  # "time (s)"
 _KEY_END = re.compile(r"[\s\"'=:(\[<>]*$")
 _EQUATED = re.compile(r"\s*[:=]\s*")  # behind "epoch 3" in "epoch 3: 3.2 s"
+_NAMES = re.compile(r"[A-Za-z_]\s*(?:,|/|\band\b)\s*[A-Za-z_][\w ]*[\s)\"'=:(\[]*$")  # "loss, time: "
 _CONTINUED = re.compile(r"\s*(?:,|/|to|\.\.\.?|[(\[])?\s*(?:±|\+/?-)?\s*")  # between values of one name
 _SIDES = "|\u2502\u2503\u2551"  # of tables, as Rich draws them
 _CELLS = re.compile(rf"\s*[{_SIDES},\t]\s*|\s{{2,}}")
+_IS_HOST = re.compile(r"..*[\d.-]|[\d.-].*.")  # a name that is no plain word
 _WITHIN = re.compile(r"[\w/.~-]")
 
 
@@ -215,6 +217,9 @@ class LineComparer:
         ]
         own_names = zip(*(context.own_names for context in self._contexts), strict=False)
         pairs += [(BookkeepingKind.ID, (left, left), (right, left)) for left, right in own_names]
+        hosts = [context.host for context in self._contexts]
+        if all(map(_IS_HOST.search, hosts)):
+            pairs.append((BookkeepingKind.HOST, *((host, hosts[0]) for host in hosts)))
         directories = tuple((context.directory, ".") for context in self._contexts)
         if directories[0] != directories[1]:
             pairs.insert(0, (BookkeepingKind.PATH, *directories))
@@ -281,7 +286,10 @@ def _names(line: str, tokens: Sequence[re.Match[str]], outer: ValueName | None =
         behind_end = tokens[number + 1].start() if number + 1 < len(tokens) else len(line)
         following = line[token.end() : behind_end].lstrip(" \t=\"'([")
         behind = _PIECES.split(following, maxsplit=1)[0]
+        following_value = tokens[number + 1] if number + 1 < len(tokens) else None
         name = _name(between, behind, name, previous, token)
+        if following_value is not None and _NAMES.search(between) and _is_next(token, following_value):
+            name = ValueName("", behind, previous=name.previous, position=Position.ASIDE)
         is_prefix = not names.words(names.LEVELS.sub("", prefix))
         if outer is not None:
             parents = outer.parents if is_prefix else f"{outer.parents} {outer.text}"
@@ -310,7 +318,8 @@ def _name(
     is_within = _is_within(token)
     if previous is not None and _EQUATED.fullmatch(between):
         return ValueName(last.text, behind, previous=last.previous)
-    if previous is not None and _CONTINUED.fullmatch(between) and _are_alike(previous, token):
+    is_named = names.are_known(names.words(behind))  # "fit time 3.2, 12 clusters"
+    if previous is not None and is_named and _CONTINUED.fullmatch(between) and _are_alike(previous, token):
         return ValueName(last.text, behind, previous=last.previous, position=last.position)
     key = _key(between, is_first=previous is None)
     earlier = last.text or last.previous
@@ -338,6 +347,11 @@ def _key(between: str, *, is_first: bool) -> str:
         return ""
     last = with_words[-1]
     return pieces[last].strip() if is_own or last > 0 else ""
+
+
+def _is_next(token: re.Match[str], following: re.Match[str]) -> bool:
+    """Return whether a value follows another one without a word between them, as in a list."""
+    return _CONTINUED.fullmatch(token.string[token.end() : following.start()]) is not None
 
 
 def _is_within(token: re.Match[str]) -> bool:
