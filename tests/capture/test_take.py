@@ -224,9 +224,10 @@ def test_a_step_of_tensorflow_is_the_same_from_a_keyframe_and_done_again(
         ("function", "asked for; nothing was found wrong", "reproduce"),
         ("ruined", "is not finite after the update", ""),
         pytest.param("not-finite", "gradient of ", "explain", marks=pytest.mark.extended),
+        pytest.param("several-bad", "gradient of ", "explain", marks=pytest.mark.extended),
         *[
             pytest.param(kind, "asked for; nothing was found wrong", "reproduce", marks=pytest.mark.extended)
-            for kind in ("eager", "eager-fit", "xla", "xla-fit", "pair", "scaled")
+            for kind in ("eager", "eager-fit", "xla", "xla-fit", "pair", "scaled", "several", "fetched", "ragged")
         ],
     ],
 )
@@ -247,8 +248,7 @@ def test_steps_of_tensorflow_are_taken_from_graphs_that_stay_as_they_were(
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        ("fetched", "fetches its batches itself"),
-        pytest.param("several", "takes several steps at once", marks=pytest.mark.extended),
+        ("fetched-twice", "fetches its batches itself"),
         pytest.param("accumulated", "could not be computed once more", marks=pytest.mark.extended),
         pytest.param("drawn", "draws random numbers", marks=pytest.mark.extended),
         pytest.param("mirrored", "replicas", marks=pytest.mark.extended),

@@ -37,7 +37,7 @@ with strategy.scope():
         "mse",
         run_eagerly=KIND == "eager-fit",
         jit_compile=KIND == "xla-fit",
-        steps_per_execution=3 if KIND == "several" else 1,
+        steps_per_execution=3 if "several" in KIND else 1,
     )
 second = keras.optimizers.SGD(0.05)
 if KIND == "accumulated":
@@ -82,11 +82,22 @@ if KIND == "ruined":  # by its learning rate, from finite gradients
         on_train_batch_begin=lambda batch, logs: optimizer.learning_rate.assign(float("inf") if batch == 9 else 0.05)
     )
     model.fit(x, y, batch_size=8, verbose=0, shuffle=False, callbacks=[rates])
-elif "fit" in KIND or KIND in ("several", "scaled", "mirrored"):
-    model.fit(x, y, batch_size=8, epochs=2, verbose=0)
-elif KIND == "fetched":
-    batches = iter(tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(8))
-    fetching = tf.function(lambda iterator: step(*next(iterator)))
+elif "fit" in KIND or "several" in KIND or KIND in ("scaled", "mirrored"):
+    if "several" in KIND:
+        x, y = np.tile(x, (4, 1)), np.tile(y, (4, 1))
+    if KIND == "several-bad":
+        y[8 * 28] = np.nan  # of the second of three batches of call 9
+    model.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle="several" not in KIND)
+elif KIND in ("fetched", "fetched-twice", "ragged"):
+    rows = tf.RaggedTensor.from_tensor(x) if KIND == "ragged" else x
+    batches = iter(tf.data.Dataset.from_tensor_slices((rows, y)).repeat().batch(8))
+
+    @tf.function
+    def fetching(iterator: tf.data.Iterator) -> tf.Tensor:
+        rows, labels = next(iterator)
+        rows = rows.to_tensor(shape=(None, 6)) if KIND == "ragged" else rows
+        return step(*next(iterator)) if KIND == "fetched-twice" else step(rows, labels)
+
     for _ in range(24):
         fetching(batches)
 else:

@@ -12,8 +12,9 @@ import sys
 from ..core import live_objects
 from ..tensorflow import private_api
 from ..tensorflow.steps import is_readable
-from ..tensorflow.training_state import put_variables, read_variable, resource_id
-from .tensorflow_state import FIT
+from ..tensorflow.training_state import as_array, put_variables, read_variable, resource_id
+from .tensorflow_restore import iterator_over
+from .tensorflow_state import FIT, LOADER
 from .tensorflow_updates import NOT_COMPUTED_AGAIN
 
 TYPE_CHECKING = False
@@ -22,9 +23,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .tensorflow_graphs import UpdateSite
-    from .tensorflow_snapshot import RejectionHandler
+    from .tensorflow_snapshot import RejectedStep, RejectionHandler
     from .tensorflow_steps import OutermostCall, WatchedOptimizer
     from .tensorflow_updates import XlaCalls
+
+    Values = list[tuple[Any, Any]]  # variables and what they hold
+
+FETCH = "IteratorGetNext"
 
 
 class StepTaker:
@@ -38,16 +43,16 @@ class StepTaker:
         """Execute an outermost call."""
         if not self._requested.may_be_in_call() or getattr(call.model, "run_eagerly", False):
             return call.run()
-        why = self._hindrance(call)
-        batch = None if why or call.model is None else self._capture.attempt(next_of, call.arguments[0])
-        if call.model is not None and batch is None:  # or its data set is exhausted
+        why, place = self._hindrance(call), _place_of_iterator(call)
+        batches = [] if why or place is None else self._capture.attempt(_next_of, call, place) or []
+        if call.model is not None and not batches:  # or its data set is exhausted
             if why:
                 self._refuse(why)
             return call.run()
         due = [watched for watched in self._rejections.training.watched if self._requested.is_next(watched)]
         before = self._capture.attempt(_values) or []
-        result = call.run(None if batch is None else (iterator_of(batch, call.arguments[0]),))
-        self._capture.attempt(self._take, call, due, before, batch)
+        result = call.run(_over(batches, call, place))
+        self._capture.attempt(self._take, call, due, before, batches, place)
         return result
 
     def _refuse(self, why: str) -> None:
@@ -59,19 +64,17 @@ class StepTaker:
         """Return why the step of a call cannot be taken; empty if it can."""
         if call.model is None:
             return ""
-        if getattr(call.model, "steps_per_execution", 1) not in (1, None):
-            return "its function takes several steps at once (steps_per_execution)"
-        kind = getattr(private_api.module("iterators"), "OwnedIterator", ())
-        iterator = call.arguments[0] if len(call.arguments) == 1 else None
-        if not isinstance(iterator, kind):
-            return "it is one of several replicas, or of Keras' own iterator"
-        tensorflow = sys.modules["tensorflow"]
-        specs = tensorflow.nest.flatten(iterator.element_spec)
-        is_dense = all(isinstance(spec, tensorflow.TensorSpec) for spec in specs)
-        return "" if is_dense else "its batches are not of dense tensors alone"
+        if not private_api.steps_at_once(call.model):
+            return "how many steps its function takes at once is not known"
+        return "it is one of several replicas, or of Keras' own iterator" if _place_of_iterator(call) is None else ""
 
     def _take(
-        self, call: OutermostCall, due: Sequence[WatchedOptimizer], before: list[tuple[Any, Any]], batch: Any
+        self,
+        call: OutermostCall,
+        due: Sequence[WatchedOptimizer],
+        before: Values,
+        batches: list[Any],
+        place: int | None,
     ) -> None:
         sites = [site for site in call.record.sites or () if site.watched in due or not due]
         if self._requested.is_taken or not sites:
@@ -80,63 +83,133 @@ class StepTaker:
         if call.model is None and self._requested.is_next(site.watched):  # it only added up gradients
             return
         after = [(variable, read_variable(variable)) for variable, _ in before]
-        seen_after = list(map(read_variable, site.variables))
         known = {resource_id(variable) for variable, _ in before}
         if any(resource_id(variable) not in known for variable in site.watched.updated):
             self._refuse("its variables are made in the step itself; take a later step")
             return
-        why = _why_not_again(call, site)
+        why = _why_not_again(call, site, is_given=bool(batches))
         if why:
             self._refuse(why)
             return
-        put_variables(before)
         try:
-            values, note = self._xla.computed_again(site, lambda: self._xla.gradients_of_call(call, batch))
-            if note == NOT_COMPUTED_AGAIN:
-                self._refuse(note)
+            moments = self._moments(call, before, batches) if len(batches) > 1 else [before, after]
+            if not _are_equal(moments[-1], after):
+                self._refuse("its function takes several steps at once, which come to other bits one by one")
                 return
-            origins = [] if call.model is None else [FIT]
-            seen = {**values, "batches": [] if call.model is None else [batch], "after": seen_after}
-            rejected = self._rejections.of_site(site, seen, origins)
-            rejected.notes.append(note)
-            self._rejections.take(rejected, site.watched, call, sys._getframe(1))
+            numbers, found = range(len(moments) - 1), None
+            for number in numbers if len(numbers) > 1 else ():  # the first in which something is wrong
+                found = self._computed(call, site, moments, batches, place, number)
+                if found is None or found.triggers(self._capture.settings.conditions):
+                    break
+            else:
+                found = self._computed(call, site, moments, batches, place, 0)
+            if found is not None:
+                self._rejections.take(found, site.watched, call, sys._getframe(1))
         finally:
             put_variables(after)
 
+    def _moments(self, call: OutermostCall, before: Values, batches: list[Any]) -> list[Values]:
+        """Make the steps that a call takes at once one by one; return the variables' values around each."""
+        put_variables(before)
+        moments, step = [before], self._xla.step_function(call.model)
+        for batch in batches:
+            step(batch)
+            moments.append([(variable, read_variable(variable)) for variable, _ in before])
+        return moments
 
-def _why_not_again(call: OutermostCall, site: UpdateSite) -> str:
+    def _computed(
+        self,
+        call: OutermostCall,
+        site: UpdateSite,
+        moments: list[Values],
+        batches: list[Any],
+        place: int | None,
+        number: int,
+    ) -> RejectedStep | None:
+        """Compute the gradients of one of a call's steps again; None if that is not possible."""
+        put_variables(moments[number])
+        own = batches[number : number + 1]
+        values, note = self._xla.computed_again(
+            site, lambda: self._xla.gradients_of_call(call, *own, arguments=_over(own, call, place))
+        )
+        if note == NOT_COMPUTED_AGAIN:
+            self._refuse(note)
+            return None
+        after = {resource_id(variable): value for variable, value in moments[number + 1]}
+        seen = {**values, "batches": own, "after": [after[resource_id(variable)] for variable in site.variables]}
+        rejected = self._rejections.of_site(site, seen, [LOADER if call.model is None else FIT])
+        rejected.is_requested = True
+        rejected.notes.append(note)
+        if len(moments) > 2:
+            rejected.notes.append(
+                f"its call takes {len(moments) - 1} steps at once: this one is number {number} of them"
+            )
+        return rejected
+
+
+def _why_not_again(call: OutermostCall, site: UpdateSite, *, is_given: bool) -> str:
     """Return why the gradients of a call would be others when they are computed once more; empty if they are not."""
     if site.unreadable:
         return f"it draws random numbers whose states cannot be read ({site.unreadable[0]})"
-    graphs = [each.graph for each in private_api.concrete_functions(call.function)] if call.model is None else []
-    names = [name for graph in graphs for part in private_api.operations(graph) for name in part]
-    is_fetching = any("Iterator" in name or "Dataset" in name for name in names)
-    return "its function fetches its batches itself" if is_fetching else ""
+    is_fetching = call.model is None and not is_given and any(_fetches(graph) for graph in _graphs(call))
+    return (
+        "its function fetches its batches itself, and not one from an iterator that it is given" if is_fetching else ""
+    )
 
 
-def _values() -> list[tuple[Any, Any]]:
+def _graphs(call: OutermostCall) -> list[Any]:
+    return [each.graph for each in private_api.concrete_functions(call.function)]
+
+
+def _fetches(graph: Any) -> list[str]:
+    """Return the types of a graph's operations by which batches are fetched."""
+    return [name for part in private_api.operations(graph) for name in part if "Iterator" in name or "Dataset" in name]
+
+
+def _place_of_iterator(call: OutermostCall) -> int | None:
+    """Return the place, among the arguments of a call, of the iterator from which it fetches; None if unknown."""
+    kind = getattr(private_api.module("iterators"), "OwnedIterator", ())
+    places = [place for place, argument in enumerate(call.arguments) if isinstance(argument, kind)]
+    if len(places) != 1:
+        return None
+    if call.model is not None:
+        return places[0] if len(call.arguments) == 1 else None
+    graphs = _graphs(call)
+    is_one = all(_fetches(graph) == [FETCH] == _fetches_outside(graph) for graph in graphs)
+    return places[0] if graphs and is_one else None
+
+
+def _fetches_outside(graph: Any) -> list[str]:
+    """Return those of the operations that are in no loop, branch or called function."""
+    return [name for name in private_api.operations(graph)[0] if name == FETCH]
+
+
+def _next_of(call: OutermostCall, place: int) -> list[Any]:
+    """Return the batches that a call fetches, without reporting them; fewer where the data set ends."""
+    batches = []
+    for _ in range(1 if call.model is None else private_api.steps_at_once(call.model)):
+        following = call.arguments[place].get_next_as_optional()
+        if not following.has_value():
+            break
+        batches.append(following.get_value())
+    return batches
+
+
+def _over(batches: list[Any], call: OutermostCall, place: int | None) -> tuple[Any, ...] | None:
+    """Return the arguments of a call with an iterator of these batches alone in place of its own; None for its own."""
+    if not batches or place is None:
+        return None
+    own = call.arguments[place]
+    return (*call.arguments[:place], iterator_over(batches, own.element_spec), *call.arguments[place + 1 :])
+
+
+def _values() -> Values:
     """Return all variables of the process with their values."""
     kind = private_api.module("variables").BaseResourceVariable
     return [(variable, read_variable(variable)) for variable in live_objects.instances(kind) if is_readable(variable)]
 
 
-def next_of(iterator: Any) -> Any:
-    """Return the next batch of a data set's iterator, without reporting it; None if there is none."""
-    tensorflow = sys.modules["tensorflow"]
-    try:
-        tensors = private_api.fetch(iterator)
-    except tensorflow.errors.OutOfRangeError:
-        return None
-    return tensorflow.nest.pack_sequence_as(iterator.element_spec, tensors)
-
-
-def iterator_of(batch: Any, like: Any) -> Any:
-    """Return an iterator of this batch alone, for which a function needs no other graph than for its own iterator."""
-    tensorflow, spec = sys.modules["tensorflow"], like.element_spec
-    relaxed = tensorflow.compat.v1.placeholder_with_default
-
-    def with_shapes(*parts: Any) -> Any:
-        whole = parts if type(batch) is tuple else parts[0]
-        return tensorflow.nest.map_structure(lambda tensor, own: relaxed(tensor, own.shape), whole, spec)
-
-    return iter(tensorflow.data.Dataset.from_tensors(batch).map(with_shapes))
+def _are_equal(left: Values, right: Values) -> bool:
+    """Return whether variables have the same bytes at two moments."""
+    pairs = zip(left, right)
+    return all(one is other or as_array(one).tobytes() == as_array(other).tobytes() for (_, one), (_, other) in pairs)

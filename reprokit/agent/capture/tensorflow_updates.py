@@ -160,13 +160,21 @@ class XlaCalls:
             return values, COMPUTED_AGAIN
         return {"gradients": [None] * len(site.variables), "loss": None, "activations": []}, NOT_COMPUTED_AGAIN
 
-    def gradients_of_call(self, call: OutermostCall, batch: Any) -> Any:
-        """Return gradients, loss and outputs of the updates in a call, without applying them; Keras' of this batch."""
+    def gradients_of_call(self, call: OutermostCall, batch: Any = None, *, arguments: Arguments | None = None) -> Any:
+        """Return gradients, loss and outputs of the updates in a call, without applying them; Keras' of this batch.
+
+        A script's function is called with its own arguments or these.
+        """
         if call.model is None:
-            return self._gradient_function(call.function)(*call.arguments, **call.keywords)
-        model, make = call.model, sys.modules["tensorflow"].function
-        reveal = self._revealing(lambda data: model.distribute_strategy.run(model.train_step, args=(data,)))
-        return make(reveal, jit_compile=getattr(model, "jit_compile", False) is True, autograph=False)(batch)
+            return self._gradient_function(call.function)(*(arguments or call.arguments), **call.keywords)
+        return self.step_function(call.model, self._revealing)(batch)
+
+    @staticmethod
+    def step_function(model: Any, around: Function = lambda step: step) -> Any:
+        """Return a function that makes one step of a model of Keras with a batch."""
+        step = around(lambda data: model.distribute_strategy.run(model.train_step, args=(data,)))
+        is_compiled = getattr(model, "jit_compile", False) is True
+        return sys.modules["tensorflow"].function(step, jit_compile=is_compiled, autograph=False)
 
     def _gradient_function(self, function: Any) -> Any:
         """Return a function that computes gradients, loss and activations of a function's step without applying."""

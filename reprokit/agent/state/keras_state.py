@@ -13,7 +13,7 @@ import weakref
 
 from ..capture import trees
 from ..capture.random_states import generator_entries
-from ..capture.tensorflow_restore import restore_entries, value_of
+from ..capture.tensorflow_restore import iterator_over, restore_entries, value_of
 from ..capture.tensorflow_state import TensorCollector, take_random
 from ..core.state_entries import StateKind, put_back, values_of
 from ..events.steps import BatchFetched, EpochEnded, FirstCallDue, ForwardBegan, UpdateDone, UpdateDue, tell
@@ -266,24 +266,6 @@ def _with_tensors(arguments: Any, tensors: list[Any]) -> Any:
 
 def _is_tensor(value: Any) -> bool:
     return private_api.has_value(value) or type(value).__module__ == "numpy"
-
-
-def iterator_over(batches: list[Any], specification: Any) -> Any:
-    """Return an iterator over these batches alone, with the script's own specification: no step is traced again."""
-    tensorflow = _tensorflow()
-
-    def relaxed(part: Any, spec: Any) -> Any:
-        is_tensor = isinstance(spec, tensorflow.TensorSpec)
-        return tensorflow.raw_ops.PlaceholderWithDefault(input=part, shape=spec.shape) if is_tensor else part
-
-    def whole(*parts: Any) -> Any:
-        batch_parts = parts if isinstance(specification, tuple) else parts[0]
-        return tensorflow.nest.map_structure(relaxed, batch_parts, specification)
-
-    first, *others = [tensorflow.data.Dataset.from_tensors(batch).map(whole) for batch in batches]
-    for other in others:
-        first = first.concatenate(other)
-    return iter(first)
 
 
 def _digest(value: Any) -> str:
