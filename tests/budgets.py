@@ -33,7 +33,7 @@ ROOMS = {
     "reprokit": 812,
     "reprokit/agent": 210,
     "reprokit/agent/bootstrap": 109,
-    "reprokit/agent/capture": 11_240,
+    "reprokit/agent/capture": 11_260,
     "reprokit/agent/core": 2_700,
     "reprokit/agent/events": 590,
     "reprokit/agent/frameworks": 2_965,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import importlib.util
 import io
+import random
 import struct
 import zipfile
 import zlib
@@ -20,6 +21,8 @@ from reprokit.diff.formats import detect
 from reprokit.diff.formats.library_process import ParsingLibrary
 from reprokit.diff.sources import BytesSource
 from tests.diff.objects import meaning, named, same, shown
+from tests.diff.samples import diff
+from tests.diff.test_mutations import ACCIDENT
 from tests.support import rest_slow
 
 
@@ -103,6 +106,19 @@ def test_what_is_cut_short_is_refused_or_has_another_meaning(name: str) -> None:
         found = meaning(format_.read, data[:size])
         assert found is None or found != whole
         assert not same(data, data[:size], name)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("name", MADE)
+def test_what_is_damaged_anywhere_gets_one_line(name: str) -> None:
+    data, generator = MADE[name][0](), random.Random(name)
+    for _ in range(8):
+        place, damaged = generator.randrange(len(data)), bytearray(data)
+        damaged[place : place + 4] = generator.choice([b"\xff\xff\xff\x7f", b"\0\0\0\0", b"\x7f\xff\xff\xff", b""])
+        for leaf in diff(data, bytes(damaged), name).leaves():
+            assert "\n" not in leaf.detail
+            assert len(leaf.detail) < 500
+            assert "gave up on it (" in leaf.detail or not ACCIDENT.search(leaf.detail), leaf.detail
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import threading
 import weakref
 
 from ..core.patching import replace
+from ..core.user_frames import is_own, is_users, variables_of
 from .header import GRADIENT, LOSS
 from .settings import NEEDS_JIT, NEEDS_ONE_DEVICE
 
@@ -102,7 +103,12 @@ class StepCall:
     """A finished call that was a step: its inputs and outputs as arrays with names."""
 
     def __init__(
-        self, jitted: JittedFunction, arguments: Sequence[Any], keywords: Mapping[str, Any], result: Any
+        self,
+        jitted: JittedFunction,
+        arguments: Sequence[Any],
+        keywords: Mapping[str, Any],
+        result: Any,
+        names: Sequence[str] | None = None,
     ) -> None:
         self.leaves: list[Any] = sys.modules["jax"].tree_util.tree_leaves(result)  # values of the outputs
         self.jitted = jitted
@@ -110,6 +116,7 @@ class StepCall:
         self.keywords = keywords
         self.result = result
         self.number = jitted.history.steps  # of the function's steps before
+        self._names = names  # of its inputs, if these are in the place of others
         self._inputs: list[tuple[str, Any]] | None = None
         self._outputs: list[tuple[str, Any]] | None = None
 
@@ -120,7 +127,11 @@ class StepCall:
             tree, jitted, count = sys.modules["jax"].tree_util, self.jitted, len(self.arguments)
             pairs = tree.tree_flatten_with_path(jitted.dynamic(self.arguments, self.keywords))[0]
             names = [name for n, name in enumerate(jitted.parameters) if not jitted.is_static(n, count)]
-            self._inputs = [(_input_name(path, names, tree), leaf) for path, leaf in pairs]
+            of_jax = [_input_name(path, names, tree) for path, _ in pairs]
+            given = self._names or _given_names([leaf for _, leaf in pairs], tree)
+            joined = [name or own for name, own in zip(given, of_jax)]
+            is_unique = len(set(joined)) == len(joined)
+            self._inputs = list(zip(joined if is_unique else of_jax, [leaf for _, leaf in pairs]))
         return self._inputs
 
     @property
@@ -353,6 +364,35 @@ def _input_name(path: Sequence[Any], names: Sequence[str], tree: Any) -> str:
     else:
         first = names[key] if key < len(names) else f"arguments[{key}]"
     return f"{first}{tree.keystr(path[2:])}"
+
+
+def _given_names(leaves: Sequence[Any], tree: Any) -> list[str]:
+    """Return the names of arrays in the call by which the script came here, if that is one of another library.
+
+    Those of equinox and flax.nnx pass on lists of arrays, which name none. Arrays that are there twice have no name.
+    """
+    outermost, frame = None, inspect.currentframe()
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        outermost = outermost if is_own(frame.f_code.co_filename) else frame
+        frame = frame.f_back
+    if outermost is None:
+        return [""] * len(leaves)
+    values, code = variables_of(outermost), outermost.f_code
+    count = code.co_argcount + code.co_kwonlyargcount
+    flags, others = code.co_flags, iter(code.co_varnames[count:])
+    positional = values.get(next(others), ()) if flags & inspect.CO_VARARGS else ()
+    keywords = values.get(next(others), {}) if flags & inspect.CO_VARKEYWORDS else {}
+    function: Any = values.get(code.co_varnames[0]) if count else None
+    names = _positional(function) if callable(function) else []
+    given = {names[n] if n < len(names) else f"arguments[{n}]": value for n, value in enumerate(positional)}
+    found: dict[int, list[str]] = {}
+    for name, value in {**given, **keywords}.items():
+        for path, leaf in tree.tree_flatten_with_path(value)[0]:
+            found.setdefault(id(leaf), []).append(f"{name}{tree.keystr(path)}")
+    for leaf in leaves:
+        found.setdefault(id(leaf), []).append("")
+    several = [found[id(leaf)] if is_array(leaf) else [] for leaf in leaves]
+    return [each[0] if len(each) == 2 else "" for each in several]
 
 
 def _form(value: Any) -> tuple[Any, Any]:

@@ -59,7 +59,8 @@ class JaxRedo:
             for note in notes:
                 driver.problem(note)
             arguments, keywords = step_with(jitted, step, leaves)
-            step = StepCall(jitted, arguments, keywords, jitted.jitted(*arguments, **keywords))
+            names = [name for name, _ in step.inputs]
+            step = StepCall(jitted, arguments, keywords, jitted.jitted(*arguments, **keywords), names)
         outcome = self._outcome(step)
         driver.conclude_trial((), 0, outcome, explain=lambda: driver.attempt(lambda: self._explain(step)))
 

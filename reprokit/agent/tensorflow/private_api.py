@@ -8,6 +8,7 @@ names elsewhere.
 
 from __future__ import annotations
 
+import os
 import sys
 
 TYPE_CHECKING = False
@@ -271,8 +272,10 @@ def stage(dataset: Any) -> tuple[str, list[Any]]:
 
 
 def rebuilds_stages() -> bool:
-    """Return whether same_stage() can be called in this release."""
+    """Return whether same_stage() can be called in this release; workers would get other parts of what it makes."""
     tensorflow = sys.modules["tensorflow"]
+    if "TF_CONFIG" in os.environ:
+        return False
     return hasattr(getattr(tensorflow, "raw_ops", None), "ShuffleDatasetV3") and module("structures") is not None
 
 
