@@ -142,7 +142,7 @@ def change(factor):
     global phase, price, share, day, waited
     phase, price, share = Phase(1 + (factor == 3)), price * factor, share * factor
     day, waited = datetime.datetime(2026, 1, factor), waited * factor
-    packed[0], own.rate, shared.value, cell.value, layered["a"] = factor, factor / 2, factor, factor, factor
+    packed[0], own.rate, shared.get_obj().value, cell.value, layered["a"] = factor, factor / 2, factor, factor, factor
     context.get().append(factor)
     applied.args[0].append(factor)
     remembering()
@@ -158,6 +158,9 @@ def texts(frame):
 
 def main():
     local = 1
+    holder = threading.Thread(target=shared.get_lock().acquire)  # and never releases it: whoever waits for it hangs
+    holder.start()
+    holder.join()
     whole = texts(sys._getframe())
     saved = json.loads(json.dumps(VariableReader(NoTensors(), []).read(sys._getframe())))
     change(20)
@@ -168,7 +171,8 @@ def main():
     VariableSetter(NoTensors(), frozenset(wanted)).restore(saved, sys._getframe())
     now = texts(sys._getframe())
     still = sorted(name for name in whole if whole[name] != now.get(name) and name in differing)
-    of_library = [phase.name, f"{price} {share} {day} {waited}", packed.hex(), own.rate, shared.value, cell.value]
+    of_library = [phase.name, f"{price} {share} {day} {waited}", packed.hex(), own.rate, shared.get_obj().value]
+    of_library += [cell.value]
     of_library += [layered["a"], context.get(), applied(), remembering()]
     of_library += [next(iterator) for iterator in iterators]
     seen = [local, closure(), next(numbers), generator.random(), history, list(window), window.maxlen, sorted(chosen)]
