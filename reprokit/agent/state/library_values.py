@@ -1,7 +1,4 @@
-"""Reads and sets what objects of Python's own library keep, with which scripts count, remember and draw.
-
-Queues are none of them: threads may wait for what is in one.
-"""
+"""Reads and sets what objects of Python's own library keep, with which scripts count, remember and draw."""
 
 from __future__ import annotations
 
@@ -30,9 +27,11 @@ _CONTEXT_VARIABLES = ("_contextvars.ContextVar", "builtins.ContextVar")  # 3.7 h
 _LOCAL = "_thread._local"
 _SHARED = "multiprocessing.sharedctypes.Synchronized"
 _CTYPES_NUMBERS = frozenset("bBhHiIlLqQfdg?")  # codes of the types; others may hold addresses
+QUEUES = ("queue.LifoQueue", "queue.PriorityQueue", "queue.Queue")
 _WITH_ATTRIBUTES = {
     "collections.ChainMap": ("maps",),
     "functools.partial": ("func", "args", "keywords"),
+    **dict.fromkeys(QUEUES, ("queue",)),
     "weakref.WeakKeyDictionary": ("data",),
     "weakref.WeakValueDictionary": ("data",),
 }
