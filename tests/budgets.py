@@ -60,14 +60,14 @@ ROOMS = {
     "reprokit/model": 1_593,
     "reprokit/patches": 256,
     "reprokit/profiling": 1_652,
-    "reprokit/questions": 3_840,
+    "reprokit/questions": 3_870,
     "reprokit/reproduce": 1_771,
     "reprokit/rules": 2_050,
     "reprokit/run": 11_375,
     "reprokit/run_files": 3_420,
     "reprokit/saved_tensors": 988,
     "reprokit/study": 5_709,
-    "reprokit/verify": 13_680,
+    "reprokit/verify": 13_700,
 }
 WORDS = {"docs": 60_000, "docs/design.md": 2_000}
 LONG_SENTENCES = 100  # of docs

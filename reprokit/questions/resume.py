@@ -162,7 +162,7 @@ class ResumeStudy:
         notes = [] if is_proved else causes
         if searches and not is_proved and outcome.has_unread_variables:
             notes = [*notes, UNREAD]
-        notes = [*notes, *outcome.notes, *whole.notes, *([] if whole.states else [UNSEEN])]
+        notes = [*notes, *outcome.notes, *whole.notes, *([] if whole.states else [UNSEEN]), *_unseen(recording, plain)]
         return ResumeFinding(
             reprokit=VERSION,
             command=list(self._work.command),
@@ -262,9 +262,10 @@ class ResumeStudy:
             why = f"no new {work.pattern} came before its last step" if work.pattern else "it went on to its end"
             raise CannotResume(f"the training was not interrupted: {why}; choose another moment (--at, --after-file)")
         if ResumedRun(run).first_difference(recording, 0) is not None:
+            shared = _shared_files(recording, run)
+            why = shared or f"make the training repeat first: reprokit reproduce. {UNSEEDED}"
             raise CannotResume(
-                "the interrupted replay is not the recorded training, so that no state can be blamed; make the training"
-                f" repeat first: reprokit reproduce. {UNSEEDED}"
+                f"the interrupted replay is not the recorded training, so that no state can be blamed; {why}"
             )
         self._fresh.keep(INTERRUPTED)
         files = changed_files(self._fresh.kept(BEFORE), self._fresh.kept(INTERRUPTED))
@@ -279,7 +280,8 @@ class ResumeStudy:
         self._fresh.renew(INTERRUPTED)
         run = self._replay(recording, name, self._work.resume_command, question, is_later=True)
         if not _steps(run):
-            raise CannotResume("the resumed training took no step; give the command that resumes it (--resume-with)")
+            why = _shared_files(recording, run) or "give the command that resumes it (--resume-with)"
+            raise CannotResume(f"the resumed training took no step; {why}")
         return run
 
     @contextmanager
@@ -483,3 +485,20 @@ def _is_same(earlier: Path, path: Path) -> bool:
 def place_for(output: Path | None) -> Path:
     """Return a new, empty directory for the runs."""
     return (Path(tempfile.mkdtemp(prefix="reprokit-resume-")) if output is None else new_directory(output)).resolve()
+
+
+def _shared_files(whole: RunDirectory, other: RunDirectory) -> str:
+    """Return which file another training read that the whole one left outside of the copies; empty if none."""
+    written = whole.outputs()
+    paths = [*written.temporary, *(file.path for file in written.files)] if written is not None else []
+    shared = sorted(path for path in paths_read(other.path).intersection(paths) if os.path.isabs(path))
+    how = "which lies outside of the copies, so that all trainings share it: let the script write it below its"
+    return f"it read {shared[0]}, {how} working directory" if shared else ""
+
+
+def _unseen(whole: RunDirectory, resumed: RunDirectory) -> Iterator[str]:
+    """Yield what of the files is not compared, and which ones all trainings share."""
+    texts = dict.fromkeys(text for run in (whole, resumed) if (left := run.outputs()) for text in left.not_compared)
+    yield from (f"not compared: {text}" for text in texts)
+    if shared := _shared_files(whole, resumed):
+        yield f"of the resumed training: {shared}"

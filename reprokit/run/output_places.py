@@ -72,9 +72,8 @@ class PlaceNames:
     def is_temporary(self, path: str) -> bool:
         """Return whether a file may be a result that is ignored because it lies in a temporary directory."""
         recorded_path = self.recorded_path(path)
-        is_excluded = any(part.startswith((".", INDUCTOR)) for part in recorded_path.split(os.sep)) or self.has_results(
-            path
-        )
+        is_noise = any(part.startswith((".", INDUCTOR)) for part in recorded_path.split(os.sep))
+        is_excluded = is_noise or names.is_tools(recorded_path) or self.has_results(path)
         is_own = any(is_below(recorded_path, own) for own in (*self._own, self.here))
         return recorded_path.startswith(names.TEMPORARY) and not is_excluded and not is_own and is_regular_or_link(path)
 

@@ -442,7 +442,8 @@ def resumed_line(finding: ResumeFinding, missing: str, others: str) -> str:
         times = sum(ignored.times for ignored in finding.ignores)
         but = f"; {times:,} difference{'s were' if times != 1 else ' was'} ignored as declared" if times else ""
         what = "in its steps, its files, what it printed and what it logged"
-        return f"exact: the resumed training is the whole one, bit for bit, {what}{but}"
+        noted = "; what was not compared is noted" if finding.notes else ""
+        return f"exact: the resumed training is the whole one, bit for bit, {what}{but}{noted}"
     if finding.others and finding.first is None and not any(other.compared for other in finding.others):
         return f"not known to be exact: what was compared is the whole training's, and these were not: {others}"
     if finding.others and finding.first is None:

@@ -303,6 +303,7 @@ def test_a_gate_fails_unless_the_resumed_training_is_exact(tmp_path: Path) -> No
                 ("counter", "console", "stdout", "numbers"),
                 ("iterator", "console", "stdout", "rates"),
                 ("logged", "process metrics", "logged mean", "recent"),
+                ("directory", "outputs", "counted-23", "numbers"),
             ]
         ),
     ],
@@ -350,6 +351,24 @@ def test_weights_and_the_trail_are_never_ignored(tmp_path: Path, rule: str) -> N
     done = resume(tmp_path, "pytorch_resumed_beside.py", "average", options=("--at", "12", "--ignore", rule))
     assert done.returncode == 2
     assert "always compared" in done.stderr
+
+
+@pytest.mark.extended
+def test_files_in_hidden_places_are_noted_as_not_compared(tmp_path: Path) -> None:
+    ended = resume(tmp_path, "pytorch_resumed_beside.py", "hidden")
+    (note,) = found(ended, 0)["notes"]
+    assert note.startswith("not compared: 1 file was written to a cache or a hidden place")
+    assert note.endswith("first .cache/counted")
+
+
+@pytest.mark.extended
+def test_a_checkpoint_outside_of_the_copies_is_named(tmp_path: Path) -> None:
+    """All trainings share it, so that the resumed one could find what the whole one has left last."""
+    shared = tmp_path / "shared.pt"
+    (tmp_path / "work").mkdir()
+    ended = resume(tmp_path / "work", "pytorch_resumed_beside.py", "nothing", str(shared))
+    assert ended.returncode == 2
+    assert f"it read {shared}, which lies outside of the copies" in ended.stderr
 
 
 @pytest.mark.extended

@@ -19,7 +19,7 @@ NAMES = [
     "iterators[1].iterator 0", "iterators[1].iterator 1", "iterators[2]", "iterators[3]", "iterators[4]",
     "iterators[5]", "layered.maps[0]['a']", "local in main()", "missing['best']", "nested['phases'][1]",
     "numbers.number", "own.rate", "packed", "pair", "phase", "price", "remembering.seen", "share", "shared.value",
-    "table['b']", "trainer.best", "trainer.slotted.number", "trainer.steps", "waited", "window",
+    "table['b']", "trainer.best", "trainer.slotted.number", "trainer.steps", "waited", "waiting.queue", "window",
 ]  # fmt: skip
 
 
@@ -34,10 +34,11 @@ def test_variables_of_all_kinds_are_named_and_set(version: str) -> None:
     names = [name for name in NAMES if has_cycles or name != "iterators[5]"]
     assert result["differing"] == [f"script_variables.py: {name}" for name in names]
     assert result["of_library"] == [
-        "LONG", "4.5 1 2026-01-03 00:00:00 3 days, 0:00:00", "0300", 1.5, 3.0, 3.0, 3, [1, 3], 3, 2,
+        "LONG", "4.5 1 2026-01-03 00:00:00 3 days, 0:00:00", "0300", 1.5, 3.0, 3.0, [3], 3, [1, 3], 3, 2,
         1, ["b", 1], "b", 3, [1, "b"], "b" if has_cycles else "a",
     ]  # fmt: skip
     assert result["still"] == []
+    assert result["kept_queues"] == []  # those of a keyframe: threads may wait for what is in them
     generator = random.Random(4)
     generator.random()
     assert result["seen"] == [

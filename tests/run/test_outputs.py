@@ -101,9 +101,12 @@ def test_what_is_written_by_a_link_to_a_temporary_place_is_a_result(
         (here / "last.pt").symlink_to(f"{temporary}-last.pt")
         written = [Path(temporary) / "model.pt", Path(f"{temporary}-last.pt")]
         others = [Path(f"{temporary}-2"), Path("/proc/self/comm")]
-        for path in (*written, others[0]):
-            path.write_text("weights")
-        found = collect(run, here, *written, *others)
+        with tempfile.TemporaryDirectory(dir="/var/tmp") as other_place:
+            others.append(Path(other_place) / "__pycache__" / "generated.cpython-311.pyc")  # as TensorFlow leaves it
+            others[-1].parent.mkdir()
+            for path in (*written, others[0], others[-1]):
+                path.write_text("weights")
+            found = collect(run, here, *written, *others)
         assert found.temporary == [str(others[0])]
         for path in (written[1], others[0]):
             path.unlink()

@@ -11,7 +11,7 @@ import torch
 
 import reprokit
 
-KIND, CHECKPOINT = sys.argv[1], "checkpoint.pt"
+KIND, CHECKPOINT = [*sys.argv[1:], "checkpoint.pt"][:2]
 
 
 class Average:
@@ -103,6 +103,11 @@ shown = {
 }
 if KIND in shown:
     print("the last of", KIND, shown[KIND]())
+if KIND in ("directory", "hidden"):
+    os.makedirs(f"counted-{number}" if KIND == "directory" else ".cache")
+if KIND == "hidden":
+    with open(".cache/counted", "w") as file:
+        print(number, file=file)
 if KIND == "token":  # another one in each run, which nothing says of it
     print("token", time.monotonic_ns())
     with open("token.txt", "w") as file:

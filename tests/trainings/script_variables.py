@@ -16,6 +16,7 @@ import hashlib
 import itertools
 import json
 import multiprocessing
+import queue
 import random
 import sys
 import threading
@@ -112,7 +113,7 @@ waited, context, own = datetime.timedelta(1), contextvars.ContextVar("context"),
 context.set([1])
 own.rate = 1.0
 applied, shared, cell = functools.partial(max, [1], default=0), multiprocessing.Value("d", 1.0), ctypes.c_double(1)
-layered = collections.ChainMap({"a": 1})
+layered, waiting = collections.ChainMap({"a": 1}), queue.Queue()
 
 
 def begun():
@@ -142,8 +143,9 @@ def change(factor):
     global phase, price, share, day, waited
     phase, price, share = Phase(1 + (factor == 3)), price * factor, share * factor
     day, waited = datetime.datetime(2026, 1, factor), waited * factor
-    packed[0], own.rate, shared.value, cell.value, layered["a"] = factor, factor / 2, factor, factor, factor
+    packed[0], own.rate, shared.get_obj().value, cell.value, layered["a"] = factor, factor / 2, factor, factor, factor
     context.get().append(factor)
+    waiting.put(factor)
     applied.args[0].append(factor)
     remembering()
     iterators[:] = begun()
@@ -158,8 +160,12 @@ def texts(frame):
 
 def main():
     local = 1
+    holder = threading.Thread(target=shared.get_lock().acquire)  # and never releases it: whoever waits for it hangs
+    holder.start()
+    holder.join()
     whole = texts(sys._getframe())
-    saved = json.loads(json.dumps(VariableReader(NoTensors(), []).read(sys._getframe())))
+    saved = json.loads(json.dumps(VariableReader(NoTensors(), []).differing(sys._getframe(), str, {})))
+    kept = [head for head, _, _ in VariableReader(NoTensors(), []).read(sys._getframe()) if head.endswith(": waiting")]
     change(20)
     local += 1
     here = texts(sys._getframe())
@@ -168,7 +174,8 @@ def main():
     VariableSetter(NoTensors(), frozenset(wanted)).restore(saved, sys._getframe())
     now = texts(sys._getframe())
     still = sorted(name for name in whole if whole[name] != now.get(name) and name in differing)
-    of_library = [phase.name, f"{price} {share} {day} {waited}", packed.hex(), own.rate, shared.value, cell.value]
+    of_library = [phase.name, f"{price} {share} {day} {waited}", packed.hex(), own.rate, shared.get_obj().value]
+    of_library += [cell.value, list(waiting.queue)]
     of_library += [layered["a"], context.get(), applied(), remembering()]
     of_library += [next(iterator) for iterator in iterators]
     seen = [local, closure(), next(numbers), generator.random(), history, list(window), window.maxlen, sorted(chosen)]
@@ -178,6 +185,7 @@ def main():
                 "differing": differing,
                 "still": still,
                 "of_library": of_library,
+                "kept_queues": kept,
                 "seen": [*seen, dict(table), nested["phases"], pair, asked, [curve.typecode, *curve]],
             }
         )

@@ -1,7 +1,4 @@
-"""Reads and sets what objects of Python's own library keep, with which scripts count, remember and draw.
-
-Queues are none of them: threads may wait for what is in one.
-"""
+"""Reads and sets what objects of Python's own library keep, with which scripts count, remember and draw."""
 
 from __future__ import annotations
 
@@ -28,10 +25,13 @@ _SIZED_ITERATORS = frozenset(
 _HAVE_STATES = sys.version_info < (3, 12)  # later ones of itertools warn, and have none from 3.14 on
 _CONTEXT_VARIABLES = ("_contextvars.ContextVar", "builtins.ContextVar")  # 3.7 has the latter
 _LOCAL = "_thread._local"
+_SHARED = "multiprocessing.sharedctypes.Synchronized"
+_CTYPES_NUMBERS = frozenset("bBhHiIlLqQfdg?")  # codes of the types; others may hold addresses
+QUEUES = ("queue.LifoQueue", "queue.PriorityQueue", "queue.Queue")
 _WITH_ATTRIBUTES = {
     "collections.ChainMap": ("maps",),
     "functools.partial": ("func", "args", "keywords"),
-    "multiprocessing.sharedctypes.Synchronized": ("value",),
+    **dict.fromkeys(QUEUES, ("queue",)),
     "weakref.WeakKeyDictionary": ("data",),
     "weakref.WeakValueDictionary": ("data",),
 }
@@ -59,8 +59,9 @@ def fields_of_library(value: Any) -> dict[str, Any] | None:
         missing: Any = kind
         current = value.get(missing)
         return {} if current is missing else {"value": current}
-    if any(base.__name__ == "_SimpleCData" for base in kind.__mro__):  # a number of ctypes
-        return {"value": value.value}
+    number = _number_of_ctypes(value)
+    if number is not None:
+        return {"value": number.value}
     if kind in (map, zip, filter):
         return {f"iterator {number}": each for number, each in enumerate(value.__reduce__()[1])}
     return None
@@ -80,15 +81,23 @@ def set_field_of_library(owner: Any, name: str, value: Any) -> bool:
     elif class_name(owner) in _CONTEXT_VARIABLES:
         owner.set(value)
     elif type(owner) not in (map, zip, filter):  # their iterators are moved in place
-        setattr(owner, name, value)
+        number = _number_of_ctypes(owner)
+        setattr(owner if number is None else number, name, value)
     return True
+
+
+def _number_of_ctypes(value: Any) -> Any:
+    """Return a number of ctypes, or the one that processes share, whose lock is left alone; None for others."""
+    value = value.get_obj() if class_name(value) == _SHARED else value
+    is_simple = any(base.__name__ == "_SimpleCData" for base in type(value).__mro__)
+    return value if is_simple and getattr(type(value), "_type_", "") in _CTYPES_NUMBERS else None
 
 
 def plain_of(value: Any) -> list[Any] | None:
     """Return the class and the plain value of a number, date, text of bytes or member of an enumeration."""
     kind = type(value)
     if hasattr(kind, "__members__"):
-        return [class_name(value), str(value.name)]
+        return [class_name(value), str(value._name_)]
     row = _PLAIN.get(class_name(value))
     if row is None or (kind in (bytes, bytearray) and len(value) > MAX_BYTES):
         return None

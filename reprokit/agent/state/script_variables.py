@@ -16,7 +16,7 @@ from ..core.attributes import class_name, set_own_attribute
 from ..core.live_objects import instances
 from ..core.signal_errors import pass_on
 from ..core.state_entries import generator_state, put_generator
-from .library_values import made_of, moved_to, plain_of, position_of, set_field_of_library
+from .library_values import QUEUES, made_of, moved_to, plain_of, position_of, set_field_of_library
 from .script_scopes import VariableScope, fields_of, scopes
 
 TYPE_CHECKING = False
@@ -84,7 +84,7 @@ class VariableReader:
         self._access, self._search = access, search
         self._seen: dict[int, Any] = {id(part): part for part in other_parts}  # keeps them, so that ids stay unique
         self._values = self._bytes = 0
-        self.is_bounded = False
+        self.is_bounded = self._has_queues = False
 
     def read(self, frame: FrameType | None) -> list[list[Any]]:
         """Return head, tail and node of each variable."""
@@ -102,6 +102,7 @@ class VariableReader:
 
     def texts(self, frame: FrameType | None, digest: Callable[[str], str]) -> dict[str, str]:
         """Return the values of variables by name: numbers as they are, digests of others."""
+        self._has_queues = True
         named: dict[str, str] = {}
         for head, tail, root in self.read(frame):
             for name, node in leaves(head, tail, root):
@@ -117,6 +118,7 @@ class VariableReader:
         def is_equal(name: str, node: Node) -> bool:
             return name in resumed and resumed[name] == _text(node, self._access, digest)
 
+        self._has_queues = True
         rows = [[head, tail, _others(head, tail, node, is_equal)] for head, tail, node in self.read(frame)]
         return [row for row in rows if any("left_out" not in node for _, node in leaves(*row))]
 
@@ -168,6 +170,8 @@ class VariableReader:
         for name, kind in _SEQUENCES.items():
             if isinstance(value, kind):
                 return self._sequence(name, list(kind.__iter__(value)), depth)
+        if class_name(value) in QUEUES and not self._has_queues:  # of a keyframe: threads may wait for what is in it
+            return None
         fields = fields_of(value)
         if not fields or not self._has_room(len(fields), depth):
             return None

@@ -113,6 +113,21 @@ def files(runs: Continuation) -> Iterator[OtherFact]:
             yield OtherFact(fact="outputs", name=leaf.name, detail=leaf.detail, compared=False)
         elif leaf.verdict.differs and not kind_of(leaf.name) and not _is_continued(runs, leaf.name):
             yield OtherFact(fact="outputs", name=leaf.name, detail=_words(leaf))
+    yield from _empty_directories(runs)
+
+
+def _empty_directories(runs: Continuation) -> Iterator[OtherFact]:
+    """Yield the empty directories that only one training left: their names may be results."""
+    whole, resumed = (
+        {paths.common(runs.pair.normalizations.path(path)) for path in side.empty} if side is not None else set()
+        for side, paths in zip(runs.pair.outputs, runs.pair.paths, strict=True)
+    )
+    earlier = runs.interrupted.outputs()
+    left = set(earlier.empty) if earlier is not None else set()  # the resumed training may have filled them
+    for path in sorted(whole ^ resumed, key=natural):
+        if path in resumed or path not in left:
+            detail = f"only the {'resumed' if path in resumed else 'whole'} training made this empty directory"
+            yield OtherFact(fact="outputs", name=path, detail=detail)
 
 
 def _is_continued(runs: Continuation, path: str) -> bool:
