@@ -33,7 +33,7 @@ ROOMS = {
     "reprokit": 812,
     "reprokit/agent": 210,
     "reprokit/agent/bootstrap": 109,
-    "reprokit/agent/capture": 11_260,
+    "reprokit/agent/capture": 11_270,
     "reprokit/agent/core": 2_700,
     "reprokit/agent/events": 590,
     "reprokit/agent/frameworks": 2_965,
@@ -67,7 +67,7 @@ ROOMS = {
     "reprokit/run_files": 3_420,
     "reprokit/saved_tensors": 988,
     "reprokit/study": 5_709,
-    "reprokit/verify": 13_700,
+    "reprokit/verify": 13_710,
 }
 WORDS = {"docs": 60_000, "docs/design.md": 2_000}
 LONG_SENTENCES = 100  # of docs
