@@ -62,11 +62,11 @@ demo: $(DEMO)/.installed ## Train twice bare, then record, replay and verify (FR
 	@echo "With a script of your own: $(DEMO)/bin/reprokit record -- python train.py"
 
 .PHONY: test
-test: $(VENV)/.test .browser/fonts.conf ## Install what the tests need, and run the quick ones (4 min)
+test: $(VENV)/.test .browser/fonts.conf ## Install what the tests need, and run the quick ones (5 min)
 	@$(PYTEST) -m "not ($(LATER) or extended or gpu)" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-all
-test-all: $(VENV)/.test-all $(VENV)/.site old-environment .browser/fonts.conf ## Run the tests that make test leaves out: whole trainings, sanitizers, other releases (16 to 20 min)
+test-all: $(VENV)/.test-all $(VENV)/.site old-environment .browser/fonts.conf ## Run the tests that make test leaves out: whole trainings, sanitizers, other releases (25 to 30 min)
 	@$(TF114) $(PYTEST) -m "($(LATER)) and not (extended or gpu)" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-extended

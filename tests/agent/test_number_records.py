@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 import random
 import signal
 import struct
@@ -148,8 +149,11 @@ class Enough(Exception):
 
 
 @pytest.mark.parametrize("line", range(1, 40))
-def test_an_interrupt_while_numbers_are_written_damages_none(tmp_path: Path, line: int) -> None:
+def test_an_interrupt_while_numbers_are_written_damages_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: int
+) -> None:
     """A handler's exception comes at each line of Python in turn, also where the file grows and a series begins."""
+    monkeypatch.setattr("reprokit.agent.core.journal.WINDOW", mmap.PAGESIZE)  # so few records that it soon grows
     left = line
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
@@ -164,7 +168,7 @@ def test_an_interrupt_while_numbers_are_written_damages_none(tmp_path: Path, lin
 
     journal = journal_of(tmp_path / "run", {})
     value = from_number("float64", 0.5)
-    full = IN_WINDOW - 288 // 32 - 2  # behind the head and one series
+    full = (mmap.PAGESIZE - 288) // 32 - 2  # behind the head and one series
     for step in range(full):
         journal.write_value("log", "a", step, None, value)
     sys.settrace(trace)

@@ -166,7 +166,7 @@ def test_a_loader_that_is_made_anew_goes_on_counting_epochs(training: Training) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["loaders_in_turn", "normed_loaders_in_turn"])
+@pytest.mark.parametrize("case", rest_slow(["loaders_in_turn"], extended=["normed_loaders_in_turn"]))
 def test_an_epoch_ends_where_another_loader_trains_though_its_own_lives_on(training: Training, case: str) -> None:
     outcome = training.run(script(case))
     assert [(line["name"], line["epoch"]) for line in outcome.of("epoch")] == [(f"loader#{n}", 0) for n in range(3)]

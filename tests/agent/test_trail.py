@@ -50,11 +50,11 @@ EACH = training_text("forked_cases.py")
 class Cases:
     """Calls in a script that one process makes, after the import of PyTorch, in a forked child each, with a trail."""
 
-    def __init__(self, directory: Path, script: str, cases: dict[str, str]):
+    def __init__(self, directory: Path, script: str, cases: dict[str, str], *imported: str):
         self._training, self._names = Trailed(directory), list(cases)
         for number, call in enumerate(cases.values()):
             self._training.write(f"case{number}.py", script + call)
-        self.outcome = self._training.run(EACH, str(len(cases)))
+        self.outcome = self._training.run(EACH, str(len(cases)), *imported)
         assert self.outcome.status == 0, self.outcome.errors
 
     def status(self, name: str) -> int:
@@ -98,7 +98,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
         calls[f"packed {variant}"] = f"packed('{variant}')"
     for name in ("plain", "late", "odd", "odd_loops", "mutating gradients", "mutating clamp"):
         calls[f"{name} again"] = calls[name]
-    return Cases(tmp_path_factory.mktemp("cases"), SCRIPT, {**calls, "graphs": GRAPHS})
+    return Cases(tmp_path_factory.mktemp("cases"), SCRIPT, {**calls, "graphs": GRAPHS}, "numpy.random")
 
 
 QUANTITIES = ("batch", "torch", "loss", "gradients", "parameters")

@@ -58,7 +58,8 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
 def compiled_cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
     """Those that the compiler is imported for, and the one that they are compared with."""
     calls = {name: call for name, call in CALLS.items() if name.split()[0] in ("plain", *COMPILED)}
-    return Cases(tmp_path_factory.mktemp("compiled"), training_text("pytorch_small.py"), calls)
+    directory = tmp_path_factory.mktemp("compiled")
+    return Cases(directory, training_text("pytorch_small.py"), calls, "torch._dynamo")
 
 
 @pytest.fixture

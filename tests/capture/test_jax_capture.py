@@ -11,7 +11,7 @@ import pytest
 from reprokit.capture import load
 from reprokit.run_files.rundir import RunDirectory
 from tests.capture.tensorflow_steps import captured, line_of
-from tests.support import Reprokit, training_text
+from tests.support import Reprokit, rest_slow, training_text
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +43,10 @@ def script(case: str) -> str:
     return training_text(SCRIPT, case)
 
 
-@pytest.mark.parametrize("case", STEPS)
+FEW = ["donated", "flax", "scan"]
+
+
+@pytest.mark.parametrize("case", rest_slow(FEW, extended=[case for case in STEPS if case not in FEW]))
 def test_a_step_is_captured_executed_again_and_explained(tmp_path: Path, case: str) -> None:
     said, mark, operation, words = STEPS[case]
     steps = captured(tmp_path, script(case))
@@ -74,7 +77,7 @@ def test_a_step_of_another_script_has_other_outputs(tmp_path: Path) -> None:
     assert "steps of JAX cannot be minimized" in cut["trouble"]
 
 
-@pytest.mark.parametrize("case", ["+donated", "+flax", "+equinox", "+nnx"])
+@pytest.mark.parametrize("case", rest_slow(["+donated", "+nnx"], extended=["+flax", "+equinox"]))
 def test_a_healthy_training_has_the_same_bits(tmp_path: Path, case: str) -> None:
     (tmp_path / "train.py").write_text(script(case))
     command = [sys.executable, "train.py"]

@@ -30,10 +30,10 @@ def bad_sample(steps: Steps) -> int:
 @pytest.mark.parametrize(
     "case",
     [
-        *(pytest.param(case, marks=pytest.mark.slow) for case in ("time_first", "dataclass_fields")),
+        pytest.param("time_first", marks=pytest.mark.slow),
         *(
             pytest.param(case, marks=pytest.mark.extended)
-            for case in ("side_by_side", "end_to_end", "augmented", "noise", "accumulated")
+            for case in ("dataclass_fields", "side_by_side", "end_to_end", "augmented", "noise", "accumulated")
         ),
     ],
 )
@@ -52,8 +52,11 @@ def test_a_script_makes_the_same_of_its_batch_again(tmp_path: Path, case: str) -
 @pytest.mark.parametrize(
     "case",
     [
-        *(pytest.param(case, marks=pytest.mark.slow) for case in ("part_of_a_part", "ordered")),
-        *(pytest.param(case, marks=pytest.mark.extended) for case in ("weighted", "distributed", "batches_of_arrays")),
+        pytest.param("part_of_a_part", marks=pytest.mark.slow),
+        *(
+            pytest.param(case, marks=pytest.mark.extended)
+            for case in ("ordered", "weighted", "distributed", "batches_of_arrays")
+        ),
     ],
 )
 def test_a_sample_is_named_as_its_data_set_has_it(tmp_path: Path, case: str) -> None:
@@ -125,7 +128,7 @@ def test_a_line_of_the_script_that_makes_nan_of_a_finite_batch_is_named(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["sliced", "by_numpy", pytest.param("episodes", marks=pytest.mark.extended)])
+@pytest.mark.parametrize("case", rest_slow(["sliced"], extended=["by_numpy", "episodes"]))
 def test_a_line_of_the_script_that_no_operator_tells_is_named(tmp_path: Path, case: str) -> None:
     steps = captured(tmp_path, script(case))
     result, _ = steps.redo("explain", script(case))

@@ -32,7 +32,7 @@ def captured(directory: Path, case: str, width: int = 16) -> tuple[Steps, str]:
     [
         ("half", 0),
         pytest.param("closure", 5, marks=pytest.mark.slow),
-        pytest.param("large_step", 5, marks=pytest.mark.slow),
+        pytest.param("large_step", 5, marks=pytest.mark.extended),
         pytest.param("compiled", 5, marks=pytest.mark.extended),
     ],
 )

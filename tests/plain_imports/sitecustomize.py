@@ -115,6 +115,19 @@ class Metas(Later):
             torch._C._set_generator_metaclass(importlib.import_module("torch._opaque_base").OpaqueBaseMeta)
 
 
+class PlainSources(SourceFileLoader):
+    """Loads what tells where an operator is registered; to quote that line, it would look at all modules' files."""
+
+    def exec_module(self, module):
+        super().exec_module(module)
+        module.get_source = _source
+
+
+def _source(depth):
+    frame = sys._getframe(depth)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
 class Decompositions(SourceFileLoader):
     """Loads what PyTorch's compiler and functions like vmap take operators apart by, and then what belongs to it."""
 
@@ -128,14 +141,19 @@ def _load_metas():
 
 
 META = "torch._meta_registrations"
+PARTS_OF_PYTORCH = (
+    *("distributions", "export", "hub", "masked", "quantization"),
+    *("nn.intrinsic", "nn.qat", "nn.quantizable", "nn.quantized"),
+)
+PARTS_OF_TENSORFLOW = ("__internal__.feature_column", "compat.v1", "compat.v2", "feature_column", "lite")
 LOADERS = {
     **dict.fromkeys(("jax", "keras", "tensorflow", "torch"), WithoutCollections),
     "torch._compile": CompilerNames,
     "torch._decomp": Decompositions,
     META: Metas,
-    "torch.export": Later,
-    "tensorflow._api.v2.compat.v1": Later,
-    "tensorflow._api.v2.compat.v2": Later,
+    "torch._library.utils": PlainSources,
+    **dict.fromkeys((f"torch.{name}" for name in PARTS_OF_PYTORCH), Later),
+    **dict.fromkeys((f"tensorflow._api.v2.{name}" for name in PARTS_OF_TENSORFLOW), Later),
 }
 
 

@@ -20,7 +20,7 @@ from reprokit.model.plan import Plan, RecordingOptions
 from reprokit.run_files.keyframes import SEAL, read, write_seal
 from reprokit.run_files.rundir import RunDirectory
 from tests.questions.test_resume_frameworks import TRAINERS
-from tests.support import LIMIT, Done, Reprokit, wait_until
+from tests.support import LIMIT, Done, Reprokit, rest_slow, wait_until
 
 TRAININGS = Path(__file__).parents[1] / "trainings"
 DRAWS = ("continued_draws.py", "24")
@@ -106,7 +106,7 @@ def test_a_killed_recording_goes_on_with_its_entropy_and_then_with_new(reprokit:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("who", ["all", "launcher", "training"])
+@pytest.mark.parametrize("who", rest_slow(["all"], extended=["launcher", "training"]))
 def test_the_replay_of_a_continued_run_is_that_of_the_chain(reprokit: Reprokit, who: str) -> None:
     (reprokit.directory / "log.txt").write_text("of another run\n")
     lines = killed(reprokit, "log.txt", 14, *recorded(*DRAWS), who=who)
@@ -117,7 +117,7 @@ def test_the_replay_of_a_continued_run_is_that_of_the_chain(reprokit: Reprokit, 
     assert "not readable" not in reprokit.run("check", "second").stdout
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_continuation_that_was_killed_goes_on_too(reprokit: Reprokit) -> None:
     first = killed(reprokit, "log.csv", 4, *recorded(*STEPS))
     words = "continue", "first", "-o", "second", "--from-start"

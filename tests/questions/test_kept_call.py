@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import runpy
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +39,8 @@ def calls() -> dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]]:
     }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["convolution", "types", "expanded", "infinite", "complex", "list", "transposed"])
-def test_a_kept_call_gives_its_results_again(tmp_path: Path, name: str) -> None:
+def test_a_kept_call_gives_its_results_again(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     import torch
 
     from reprokit.agent.operators.pytorch import log as pytorch_calls
@@ -57,8 +55,9 @@ def test_a_kept_call_gives_its_results_again(tmp_path: Path, name: str) -> None:
     call = pytorch_calls._call(torch, operator, inputs, arguments, keywords)
     (tmp_path / "call.json").write_text(json.dumps(call))
     shutil.copy(KEPT_CALL, tmp_path / "call.py")
-    done = subprocess.run([sys.executable, tmp_path / "call.py"], capture_output=True, text=True, check=True)
+    runpy.run_path(str(tmp_path / "call.py"))
     result = function(*arguments, **keywords)
     outputs = result if isinstance(result, tuple) else (result,)
     raw = [bytes(output.contiguous().reshape(-1).view(torch.uint8).tolist()) for output in outputs]
-    assert [line.split()[-1] for line in done.stdout.splitlines()] == [hashlib.sha256(data).hexdigest() for data in raw]
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split()[-1] for line in printed] == [hashlib.sha256(data).hexdigest() for data in raw]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
@@ -78,7 +79,7 @@ def test_an_answer_from_a_keyframe_is_that_from_the_first_step(loop: Path) -> No
         pytest.param("keyframed_loop.py 40 grouped", marks=pytest.mark.extended),
         pytest.param("keyframed_loader.py 40 0", marks=pytest.mark.extended),
         pytest.param("keyframed_loader.py 40 2", marks=pytest.mark.slow),
-        pytest.param("keyframed_endless.py 40", marks=pytest.mark.slow),
+        pytest.param("keyframed_endless.py 40", marks=pytest.mark.extended),
         pytest.param("keyframed_pair.py 40", marks=pytest.mark.extended),
     ],
 )
@@ -104,7 +105,7 @@ def test_the_snapshot_of_a_step_of_the_recorded_run_is_taken(loop: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["clip", "fused"])
+@pytest.mark.parametrize("kind", ["clip", pytest.param("fused", marks=pytest.mark.extended)])
 def test_updates_that_a_gradient_scaler_skipped_are_skipped_until_the_keyframe(tmp_path: Path, kind: str) -> None:
     """With them autocast, accumulated gradients, an average of the weights, and schedules, one of them by losses."""
     run = record(tmp_path, f"keyframed_scaled.py 60 {kind}")
@@ -158,8 +159,8 @@ def test_keyframes_are_kept_at_growing_distances_within_their_bytes(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_damaged_keyframe_is_no_answer(tmp_path: Path) -> None:
-    run = record(tmp_path, "keyframed_loop.py 40")
+def test_a_damaged_keyframe_is_no_answer(loop: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(loop / "run", tmp_path / "run")
     shards = sorted((run / "keyframes").glob("*.safetensors"))
     data = bytearray(shards[-1].read_bytes())
     data[-5] ^= 1
@@ -298,7 +299,7 @@ def test_what_no_fast_forward_leads_to_is_answered_from_the_first_step(tmp_path:
     assert "the replay is that run in each of " in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_the_operator_by_which_runs_part_is_located_from_their_keyframes(tmp_path: Path) -> None:
     seed = ("--keyed", "--seed", "located")
     record(tmp_path, "keyframed_loop.py 40", "7steps", *seed)
@@ -317,20 +318,19 @@ def test_the_operator_by_which_runs_part_is_located_from_their_keyframes(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_replay_stops_in_the_debugger_and_what_is_changed_there_is_said(tmp_path: Path) -> None:
-    record(tmp_path, "keyframed_loop.py 40")
-    files = sorted(path for path in tmp_path.rglob("*") if path.is_file())
-    first = debug(tmp_path, "p step, loss.item()", "n", "n", "p step, round(total, 3)", "q")
+def test_a_replay_stops_in_the_debugger_and_what_is_changed_there_is_said(loop: Path) -> None:
+    files = sorted(path for path in loop.rglob("*") if path.is_file())
+    first = debug(loop, "p step, loss.item()", "n", "n", "p step, round(total, 3)", "q")
     assert "from the keyframe of step 35" in first.stderr
     assert "step 38 begins" in first.stderr
     assert re.search(r"-> schedule\.step\(\)\n\(Pdb\) \(37, [0-9.]+\)\n", first.stdout)
     assert first.stdout.endswith("the replay was that run in each of the steps 35 to 37\n")
-    whole = debug(tmp_path, "p step, loss.item()", "n", "n", "p step, round(total, 3)", "q", words=("--from-start",))
+    whole = debug(loop, "p step, loss.item()", "n", "n", "p step, round(total, 3)", "q", words=("--from-start",))
     shown = [line for line in first.stdout.splitlines() if line.startswith("(Pdb) (")]
     assert len(shown) == 2
     assert shown == [line for line in whole.stdout.splitlines() if line.startswith("(Pdb) (")]
-    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == files
-    changed = debug(tmp_path, "net.last.bias.data.add_(1)", "c", words=("--when", "step > 37"))
+    assert sorted(path for path in loop.rglob("*") if path.is_file()) == files
+    changed = debug(loop, "net.last.bias.data.add_(1)", "c", words=("--when", "step > 37"))
     assert changed.stdout.splitlines()[-1].startswith("it is another run from step 39 on, by its ")
 
 
@@ -348,13 +348,12 @@ def test_the_debugger_names_the_variables_that_the_keyframe_lacks(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_the_debugger_stops_at_a_line_or_says_that_it_did_not(tmp_path: Path) -> None:
-    record(tmp_path, "keyframed_loop.py 40")
+def test_the_debugger_stops_at_a_line_or_says_that_it_did_not(loop: Path) -> None:
     lines = (TRAININGS / "keyframed_loop.py").read_text().splitlines()
     line = next(number for number, text in enumerate(lines, 1) if "total += " in text)
-    there = debug(tmp_path, "p step", "q", words=("--at", f"keyframed_loop.py:{line}", "--when", "step == 38"))
+    there = debug(loop, "p step", "q", words=("--at", f"keyframed_loop.py:{line}", "--when", "step == 38"))
     assert "-> total += loss.item()\n(Pdb) 38\n" in there.stdout
-    none = debug(tmp_path, words=("--when", "step > 100"), status=2)
+    none = debug(loop, words=("--when", "step > 100"), status=2)
     assert "the replay did not stop" in none.stdout
 
 

@@ -92,7 +92,11 @@ def test_an_answer_from_a_keyframe_is_that_from_the_first_step(
     ("training", "why"),
     [
         ("keyframed_otherwise.py table", "uses a resource that is no variable"),
-        ("keyframed_otherwise.py python", "has an operation with a state of its own (EagerPyFunc)"),
+        pytest.param(
+            "keyframed_otherwise.py python",
+            "has an operation with a state of its own (EagerPyFunc)",
+            marks=pytest.mark.extended,
+        ),
         pytest.param(
             "keyframed_otherwise.py several", "fetches batches in numbers of its own", marks=pytest.mark.extended
         ),

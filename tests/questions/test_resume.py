@@ -292,7 +292,7 @@ def test_a_gate_fails_unless_the_resumed_training_is_exact(tmp_path: Path) -> No
     ("kind", "fact", "name", "missing"),
     [
         *(
-            pytest.param(*case, marks=pytest.mark.slow if case[0] in ("files", "closure") else pytest.mark.extended)
+            pytest.param(*case, marks=pytest.mark.slow if case[0] == "files" else pytest.mark.extended)
             for case in [
                 ("files", "outputs", "best-10.pt", "best"),
                 ("average", "outputs", "final.pt", "average.copied"),

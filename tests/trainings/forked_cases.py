@@ -1,15 +1,16 @@
-"""Runs so many scripts, each in a forked child and a directory of its own."""
+"""Runs so many scripts, each in a forked child and a directory of its own, behind the import of what they share."""
 
 import atexit
+import importlib
 import os
 import pathlib
 import sys
 import traceback
 
-import torch
-import torch._dynamo  # noqa: F401 - which the first optimizer would bring in each child
 from torch.utils.data import DataLoader  # noqa: F401
 
+for name in sys.argv[2:]:
+    importlib.import_module(name)
 for number in range(int(sys.argv[1])):
     pid = os.fork()
     if pid == 0:

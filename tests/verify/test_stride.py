@@ -19,7 +19,7 @@ from reprokit.run_files.trails import Series
 from reprokit.verify.categories.divergences import SeriesDivergence, compared
 from reprokit.verify.categories.trails import sides
 from reprokit.verify.show.summary import holdings
-from tests.support import Done, Reprokit, training_text
+from tests.support import Reprokit, training_text
 
 pytestmark = pytest.mark.torch
 
@@ -27,12 +27,20 @@ STEPS, EVERY, ALWAYS = 120, 16, 16
 LOOKED_AT = [*range(ALWAYS), *range(ALWAYS, STEPS, EVERY)]
 
 
-def record(reprokit: Reprokit, run: str, every: int | str, *arguments: str, script: str = "pytorch_strided.py") -> Done:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Reprokit:
+    """The command in a directory whose runs several tests compare."""
+    return Reprokit(tmp_path_factory.mktemp("shared"))
+
+
+def record(reprokit: Reprokit, run: str, every: int | str, *arguments: str, script: str = "pytorch_strided.py") -> None:
+    """Of an equal training the tests have one run of each name."""
+    if (reprokit.directory / run).exists():
+        return
     path = reprokit.script(script, training_text(script))
     command = ["record", "--trail-every", str(every), "-o", run, "--", sys.executable, str(path), *arguments]
     done = reprokit.run(*command)
     assert done.returncode == 0, done.stderr
-    return done
 
 
 def series_of(reprokit: Reprokit, run: str) -> dict[str, Series]:
@@ -59,10 +67,10 @@ def differing(diff: SeriesDivergence) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_change_in_a_step_passed_over_is_found_at_the_next(reprokit: Reprokit) -> None:
-    record(reprokit, "each", 1, str(STEPS), "-1")
-    record(reprokit, "changed", EVERY, str(STEPS), "100")
-    series = series_of(reprokit, "changed")["optimizer#0"]
+def test_a_change_in_a_step_passed_over_is_found_at_the_next(shared: Reprokit) -> None:
+    record(shared, "each", 1, str(STEPS), "-1")
+    record(shared, "changed", EVERY, str(STEPS), "100")
+    series = series_of(shared, "changed")["optimizer#0"]
     steps = list(series.steps())
     assert (series.every, series.count) == (EVERY, STEPS)
     assert [step.number for step in steps if not step.passed] == LOOKED_AT
@@ -70,41 +78,41 @@ def test_a_change_in_a_step_passed_over_is_found_at_the_next(reprokit: Reprokit)
     last = steps[-1]
     assert [step.number for step in steps if step.passed and step.parameters] == [last.number]
     assert (last.loss, last.torch, last.batch, last.gradients) == (None,) * 4
-    diff = compare(reprokit, "each", "changed")
+    diff = compare(shared, "each", "changed")
     assert diff.every == EVERY
     assert (differing(diff)[0], diff.step(differing(diff)[0]), diff.looked_at_before(112)) == ("before", 112, 96)
-    line = trail_line(reprokit, "each", "changed")
+    line = trail_line(shared, "each", "changed")
     assert "identical in the steps up to 96 that both trails have; they part by step 112" in line
     assert "--trail-every 1" in line
 
 
 @pytest.mark.slow
-def test_strides_that_differ_are_compared_in_common_steps_and_a_replay_obeys(reprokit: Reprokit) -> None:
-    record(reprokit, "left", EVERY, str(STEPS), "-1")
-    record(reprokit, "right", 4 * EVERY, str(STEPS), "-1")
-    record(reprokit, "each", 1, str(STEPS), "-1")
-    for pair in (("left", "right"), ("right", "left"), ("left", "each"), ("each", "right")):
-        diff = compare(reprokit, *pair)
+def test_strides_that_differ_are_compared_in_common_steps_and_a_replay_obeys(shared: Reprokit) -> None:
+    record(shared, "some", EVERY, str(STEPS), "-1")
+    record(shared, "few", 4 * EVERY, str(STEPS), "-1")
+    record(shared, "each", 1, str(STEPS), "-1")
+    for pair in (("some", "few"), ("few", "some"), ("some", "each"), ("each", "few")):
+        diff = compare(shared, *pair)
         assert differing(diff) == []
         assert diff.compared_steps == STEPS  # the parameters of the last step are in all of them
     for options, every in (([], EVERY), (["--trail-every", "1"], 1)):
-        done = reprokit.run("replay", *options, "-o", f"replay{every}", "left")
+        done = shared.run("replay", *options, "-o", f"replay{every}", "some")
         assert done.returncode == 0, done.stderr
-        assert json.loads((reprokit.directory / f"replay{every}" / "run.json").read_text())["trail_every"] == every
-        verified = reprokit.run("verify", "left", f"replay{every}")
+        assert json.loads((shared.directory / f"replay{every}" / "run.json").read_text())["trail_every"] == every
+        verified = shared.run("verify", "some", f"replay{every}")
         assert verified.returncode == 0, verified.stdout
         assert f"note: the trails have one in {EVERY} steps" in verified.stdout
-        assert series_of(reprokit, f"replay{every}")["optimizer#0"].every == every
+        assert series_of(shared, f"replay{every}")["optimizer#0"].every == every
 
 
 @pytest.mark.slow
-def test_replays_of_each_step_tell_which_it_is(reprokit: Reprokit) -> None:
-    record(reprokit, "left", EVERY, str(STEPS), "-1")
-    record(reprokit, "right", EVERY, str(STEPS), "100")
-    for run in ("left", "right"):
-        assert reprokit.run("replay", "--trail-every", "1", "-o", f"{run}-each", run).returncode == 0
-    assert "identical for 101 steps; at step 101" in trail_line(reprokit, "left-each", "right-each")
-    located = reprokit.run("locate", "left", "right")
+def test_replays_of_each_step_tell_which_it_is(shared: Reprokit) -> None:
+    record(shared, "some", EVERY, str(STEPS), "-1")
+    record(shared, "changed", EVERY, str(STEPS), "100")
+    for run in ("some", "changed"):
+        assert shared.run("replay", "--trail-every", "1", "-o", f"{run}-each", run).returncode == 0
+    assert "identical for 101 steps; at step 101" in trail_line(shared, "some-each", "changed-each")
+    located = shared.run("locate", "some", "changed")
     assert located.returncode == 1
     assert "step 101" in located.stdout
 
@@ -120,12 +128,12 @@ def test_questions_say_that_the_trail_has_some_steps_only(reprokit: Reprokit) ->
 
 
 @pytest.mark.slow
-def test_weights_that_change_after_the_last_step_are_not_taken_for_it(reprokit: Reprokit) -> None:
-    record(reprokit, "run", EVERY, str(STEPS), "-1", "later")
-    record(reprokit, "each", 1, str(STEPS), "-1")
-    last = list(series_of(reprokit, "run")["optimizer#0"].steps())[-1]
+def test_weights_that_change_after_the_last_step_are_not_taken_for_it(shared: Reprokit) -> None:
+    record(shared, "later", EVERY, str(STEPS), "-1", "later")
+    record(shared, "each", 1, str(STEPS), "-1")
+    last = list(series_of(shared, "later")["optimizer#0"].steps())[-1]
     assert (last.number, last.passed, last.parameters) == (STEPS - 1, True, None)
-    diff = compare(reprokit, "run", "each")
+    diff = compare(shared, "later", "each")
     assert differing(diff) == []
     assert diff.compared_steps == LOOKED_AT[-1] + 1
 
@@ -205,44 +213,44 @@ def test_an_automatic_stride_is_the_least_power_of_two_that_keeps_the_trail_chea
 
 
 @pytest.mark.slow
-def test_an_automatic_stride_is_written_in_the_run_and_a_replay_obeys_it(reprokit: Reprokit) -> None:
-    record(reprokit, "run", "auto", "300", "-1")
-    series = series_of(reprokit, "run")["optimizer#0"]
+def test_an_automatic_stride_is_written_in_the_run_and_a_replay_obeys_it(shared: Reprokit) -> None:
+    record(shared, "auto", "auto", "300", "-1")
+    series = series_of(shared, "auto")["optimizer#0"]
     every = series.every
     assert (series.always, series.count, len(series.tables)) == (MEASURED, 300, 1)
     assert 1 < every <= LONGEST
     assert every & (every - 1) == 0
-    ((shown,), _) = holdings(RunDirectory(reprokit.directory / "run"), in_progress=False)
+    ((shown,), _) = holdings(RunDirectory(shared.directory / "auto"), in_progress=False)
     assert f"300 steps (from step {MEASURED} on one in {every}) of 4 tensors" in str(shown)
     schema = json.loads((resources.files("reprokit") / "schemas/show.schema.json").read_text())
     jsonschema.validate(shown.document(), schema["properties"]["trails"]["items"])
     looked_at = [number for number in range(300) if number < MEASURED or not number % every]
     assert [step.number for step in series.steps() if not step.passed] == looked_at
-    assert reprokit.run("replay", "-o", "replay", "run").returncode == 0
-    again = series_of(reprokit, "replay")["optimizer#0"]
+    assert shared.run("replay", "-o", "auto-replay", "auto").returncode == 0
+    again = series_of(shared, "auto-replay")["optimizer#0"]
     assert (again.every, again.always) == (every, MEASURED)
-    verified = reprokit.run("verify", "run", "replay")
+    verified = shared.run("verify", "auto", "auto-replay")
     assert verified.returncode == 0, verified.stdout
     assert f"note: the trails have one in {every} steps" in verified.stdout
 
 
 @pytest.mark.slow
-def test_an_automatic_stride_is_compared_with_any_other(reprokit: Reprokit) -> None:
-    record(reprokit, "auto", "auto", "300", "-1")
-    record(reprokit, "changed", "auto", "300", "200")
-    record(reprokit, "each", 1, "300", "-1")
-    record(reprokit, "sparse", EVERY, "300", "-1")
-    for pair in (("auto", "each"), ("sparse", "auto"), ("auto", "sparse")):
-        diff = compare(reprokit, *pair)
+def test_an_automatic_stride_is_compared_with_any_other(shared: Reprokit) -> None:
+    record(shared, "auto", "auto", "300", "-1")
+    record(shared, "auto-changed", "auto", "300", "200")
+    record(shared, "each-300", 1, "300", "-1")
+    record(shared, "some-300", EVERY, "300", "-1")
+    for pair in (("auto", "each-300"), ("some-300", "auto"), ("auto", "some-300")):
+        diff = compare(shared, *pair)
         assert differing(diff) == []
         assert diff.compared_steps == 300
-    every = max(series_of(reprokit, run)["optimizer#0"].every for run in ("auto", "changed"))
-    diff = compare(reprokit, "auto", "changed")
+    every = max(series_of(shared, run)["optimizer#0"].every for run in ("auto", "auto-changed"))
+    diff = compare(shared, "auto", "auto-changed")
     expected = 201 + -201 % every
     assert diff.step(differing(diff)[0]) == min(expected, 299)
-    replayed = reprokit.run("replay", "--trail-every", "1", "-o", "replay", "changed")
+    replayed = shared.run("replay", "--trail-every", "1", "-o", "auto-each", "auto-changed")
     assert replayed.returncode == 0
-    assert compare(reprokit, "each", "replay").step("before") == 201
+    assert compare(shared, "each-300", "auto-each").step("before") == 201
 
 
 @pytest.mark.slow
