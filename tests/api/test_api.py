@@ -145,7 +145,7 @@ def test_a_script_that_records_a_function_while_it_is_imported_is_told_where_to(
         (lambda: reprokit.verify(3), errors.UsageError, "3 is neither a name nor a path"),  # type: ignore[arg-type]
         (lambda: reprokit.ask("last", ["w"]), errors.UsageError, "['w'] is neither"),  # type: ignore[arg-type]
         (lambda: reprokit.gate(["true"], update_golden=True), errors.UsageError, "--golden DIR"),
-        (lambda: reprokit.gate(["true"], pairs="x"), errors.UsageError, "'x' is not a valid integer"),
+        (lambda: reprokit.gate(["true"], pairs="x"), errors.UsageError, "'x' is not a valid whole number"),
     ],
 )
 def test_what_cannot_be_done_raises_an_error_of_its_class(

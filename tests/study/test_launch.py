@@ -65,7 +65,8 @@ def test_an_observed_run_holds_what_a_recording_would_without_entropy(place: Pat
 
 
 def test_an_untouched_run_has_nothing_of_reprokit_in_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("REPROKIT_TF114_PYTHON", raising=False)  # the tests' own
+    for name in ("REPROKIT_TF114_PYTHON", "PYTHONPATH"):  # the tests' own
+        monkeypatch.delenv(name, raising=False)
     script = """
 import os, sys
 assert not [name for name in os.environ if "REPROKIT" in name]
