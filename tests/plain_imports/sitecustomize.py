@@ -145,7 +145,7 @@ PARTS_OF_PYTORCH = (
     *("distributions", "export", "hub", "masked", "quantization"),
     *("nn.intrinsic", "nn.qat", "nn.quantizable", "nn.quantized"),
 )
-PARTS_OF_TENSORFLOW = ("__internal__.feature_column", "compat.v1", "compat.v2", "feature_column", "lite")
+PARTS_OF_TENSORFLOW = ("__internal__.feature_column", "compat.v1", "compat.v2", "feature_column")
 LOADERS = {
     **dict.fromkeys(("jax", "keras", "tensorflow", "torch"), WithoutCollections),
     "torch._compile": CompilerNames,

@@ -4,6 +4,7 @@ Argument: what that decides. "weight" of the loss, learning "rate", "order" of t
 for loop counts. Nothing is counted with "clamped": its weights are changed behind each update.
 """
 
+import itertools
 import os
 import random
 import sys
@@ -33,7 +34,7 @@ data = torch.utils.data.TensorDataset(torch.randn(64, 6), torch.randn(64, 1))
 model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 loader = torch.utils.data.DataLoader(data, 8, sampler=Order() if KIND == "order" else None)
-numbers = map(int, range(1, 1000))  # nobody can set where it is
+numbers = itertools.accumulate(itertools.repeat(1))  # nobody can set where it is
 epoch = steps = 0
 if os.path.exists(CHECKPOINT):
     saved = torch.load(CHECKPOINT)
