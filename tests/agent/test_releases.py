@@ -37,6 +37,7 @@ class Frameworks:
 
     packages: tuple[str, ...]
     names: list[str]
+    either: tuple[str, ...]  # of which each release has one
     trainings: dict[str, tuple[Training, set[str]]]
 
 
@@ -44,11 +45,13 @@ TRIED = {
     "torch": Frameworks(
         ("torch",),
         pytorch.NEWEST,
+        (),
         {"pytorch": (script("pytorch_workers.py", "2", "fork"), {"samples", "trail", "process metrics", "weights"})},
     ),
     "others": Frameworks(
         ("tensorflow", "keras", "jax", "xgboost-cpu" if platform.machine() == "x86_64" else "xgboost"),
         [*tensorflow.NEWEST, *jax_calls.PRIVATE_NAMES],
+        jax_calls.EITHER,
         {
             "keras": (script("keras_cnn.py", **TENSORFLOW), {"trail", "process metrics", "weights"}),
             "tf-function": (script("tensorflow_function.py", **TENSORFLOW), {"trail", "weights"}),
@@ -138,6 +141,7 @@ def test_release(group: str, before: int, place: Path, tmp_path: Path, monkeypat
     print(wanted)  # where it fails
     python = environment(place, wanted)
     assert lacking(python, frameworks.names) == set()
+    assert len(lacking(python, list(frameworks.either))) == max(0, len(frameworks.either) - 1)
     if python == sys.executable:
         return  # in which all the other tests train
     for name, (training, compared) in frameworks.trainings.items():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
+from contextlib import suppress
+from operator import attrgetter
 from weakref import WeakKeyDictionary
 
 from ...core.patching import replace
@@ -20,9 +22,10 @@ if TYPE_CHECKING:
 # Seen in 0.10.2: the class that executes compiled functions, and the function by which C++ takes over later calls.
 _EXECUTING, _EXECUTABLE = "jax._src.interpreters.pxla", "ExecuteReplicated"
 _CALLING, _SHORT_CUT = "jax._src.pjit", "_get_fastpath_data"
-# and the options by which compiled programs are printed.
-_LIBRARY, _PRINTED = "jax._src.lib", "hlo.HloPrintOptions"
-PRIVATE_NAMES = (f"{_EXECUTING}.{_EXECUTABLE}.__call__", f"{_CALLING}.{_SHORT_CUT}", f"{_LIBRARY}.{_PRINTED}")
+PRIVATE_NAMES = (f"{_EXECUTING}.{_EXECUTABLE}.__call__", f"{_CALLING}.{_SHORT_CUT}")
+# The options by which compiled programs are printed: in 0.10.2, and in 0.9.2.
+_LIBRARY, _PRINTED = "jax._src.lib", ("hlo.HloPrintOptions", "xla_client._xla.HloPrintOptions")
+EITHER = tuple(f"{_LIBRARY}.{name}" for name in _PRINTED)
 
 
 def source(log: CallLog) -> JaxCalls | None:
@@ -102,9 +105,9 @@ class JaxCalls:
         Source lines are left out: those of a program from a compilation cache are numbered otherwise.
         """
         program = self._programs.get(executable)
-        hlo = getattr(sys.modules[_LIBRARY], "hlo", None)
-        if program is None and hlo is not None:
-            options = hlo.HloPrintOptions()
+        make_options = _print_options() if program is None else None
+        if make_options is not None:
+            options = make_options()
             options.print_metadata = False
             modules = executable.xla_executable.hlo_modules()
             texts = [module.to_string(options) for module in modules]
@@ -122,6 +125,14 @@ class JaxCalls:
         self._log.put(
             operator, place, flags, self._digests.combine(inputs, outputs) if has_hidden_inputs else inputs, outputs
         )
+
+
+def _print_options() -> Any:
+    """Return the class of the options by which this release prints programs; None if it is not known."""
+    for names in _PRINTED:
+        with suppress(AttributeError):
+            return attrgetter(names)(sys.modules[_LIBRARY])
+    return None
 
 
 def _read(values: Iterable[Any]) -> tuple[list[Any], list[Any]]:
