@@ -190,7 +190,7 @@ class RunDirectory:
 
     @property
     def recorded_at(self) -> float:
-        """When a process last recorded a number or began a file, in seconds since 1970; 0: none did."""
+        """When files with numbers were last seen to change, in seconds since 1970; 0: there are none."""
         times = [0.0]
         for path in (self.path / METRICS, *islice((self.path / NUMBERS).glob("*"), MAX_LOOKED_AT)):
             with suppress(OSError):

@@ -539,7 +539,7 @@ def test_ranks_that_are_many_updates_behind_are_told_so() -> None:
     ]
 
 
-WAITS = "rank 1 is 1 loss behind; no rank recorded anything for 11 s"
+WAITS = "rank 1 is 1 loss behind; no number was seen to be recorded for 11 s"
 
 
 @pytest.mark.parametrize(("written", "lines"), [(95, []), (89, [WAITS])])
@@ -549,6 +549,10 @@ def test_a_rank_without_an_update_is_only_behind_once_no_rank_records_anything(
     """At the start one rank computes its first loss before the others do, which is no delay."""
     ranks = [RankProgress("rank0", 0, 1, 0), RankProgress("rank1", 0, 0, 0)]
     assert list(behind(ranks, 100, is_over=False, written=written)) == lines
+    ranks[0] = RankProgress("rank0", 1, 1, 99)
+    assert list(behind(ranks, 100, is_over=False, written=written)) == []
+    ranks[0] = RankProgress("rank0", 3, 3, 99)  # others go on, which the files' times need not show
+    assert list(behind(ranks, 100, is_over=False, written=written)) == ["rank 1 is 3 updates behind"]
 
 
 @pytest.mark.slow

@@ -242,11 +242,11 @@ def behind(ranks: Sequence[RankProgress], end: float | None, *, is_over: bool, w
     """Yield each rank that is behind another one and made no update for a while before the end, where that is known.
 
     Ranks that wait for each other have equal updates: those that wait have computed one more loss.
-    ``written`` is when any of them last recorded something, for those without an update; 0: not known.
+    ``written`` is when files with their numbers last changed, which counts where none made two updates; 0: not known.
     """
     updates, losses = (max((getattr(rank, name) for rank in ranks), default=0) for name in ("updates", "losses"))
     for rank in ranks:
-        last = rank.moment or written
+        last = rank.moment or (max([written, *(each.moment for each in ranks)]) if written and updates < 2 else 0)
         quiet = end - last if end is not None and last else None
         if (rank.updates, rank.losses) >= (updates, losses) or (quiet is not None and quiet < QUIET):
             continue
@@ -256,7 +256,7 @@ def behind(ranks: Sequence[RankProgress], end: float | None, *, is_over: bool, w
         since += f" at {at:%Y-%m-%dT%H:%M:%SZ}" if at else ""
         if quiet is not None:
             ago = f", {quiet:,.0f} s {'before the end' if is_over else 'ago'}"
-            since += ago if rank.moment else f"; no rank recorded anything for {quiet:,.0f} s"
+            since += ago if rank.moment else f"; no number was seen to be recorded for {quiet:,.0f} s"
         yield f"rank {_numbers([rank.rank])} is {lag} behind{since}"
 
 
