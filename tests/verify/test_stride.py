@@ -12,7 +12,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from reprokit.agent.pytorch.stride import LONGEST, MEASURED, OUTSIDE, TrailCost
+from reprokit.agent.pytorch.stride import BLOCK, LONGEST, MEASURED, OUTSIDE, TrailCost
 from reprokit.run_files import trails
 from reprokit.run_files.rundir import RunDirectory
 from reprokit.run_files.trails import Series
@@ -197,9 +197,10 @@ def test_an_automatic_stride_is_the_least_power_of_two_that_keeps_the_trail_chea
         return cost.stride("an optimizer")
 
     def of_share(share: float) -> tuple[int, int]:
-        return 1_000_000, round(1_000_000 * share / (1 + share) / OUTSIDE)
+        of_block = 100_000_000
+        return of_block, round((of_block * share - BLOCK * OUTSIDE) / (1 + share))
 
-    assert [stride((0, 0), *[of_share(share)] * 5) for share in (0, 0.029, 0.031, 0.1, 0.5, 9)] == [
+    assert [stride((0, 0), *[of_share(share)] * 5) for share in (0.02, 0.029, 0.031, 0.1, 0.5, 8)] == [
         1,
         1,
         2,
@@ -207,7 +208,7 @@ def test_an_automatic_stride_is_the_least_power_of_two_that_keeps_the_trail_chea
         32,
         LONGEST,
     ]
-    slow, fast = of_share(9), of_share(0.1)
+    slow, fast = of_share(8), of_share(0.1)
     assert stride((0, 0), slow, fast, slow, fast, fast) == 4  # a pause in a few steps says nothing
     assert (stride(), stride((0, 0)), stride((0, 0), (0, 0))) == (1, 1, 1)
 

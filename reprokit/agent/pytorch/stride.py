@@ -50,7 +50,9 @@ PASSED_OVER = frozenset([BatchFetched, ModelCalled, LossComputed, UpdateDue, Upd
 MEASURED = 64  # first steps with an automatic stride, of which those after ALWAYS are measured
 BLOCK = 8  # steps that are measured together
 SHARE = 0.03  # of the time of a step without the trail: what the trail may take
-OUTSIDE = 2.0  # the cost of the trail by the time in its handlers: events are made and told for it alone, too
+# Nanoseconds that a step which the trail looks at takes outside of its handlers: events are made and told for it alone,
+# by code that the steps between have driven out of the caches. Measured by benchmarks.recording_in_turn.
+OUTSIDE = 200_000
 LONGEST = 256  # steps
 NEVER = 1 << 62  # more steps than a training has
 
@@ -90,9 +92,9 @@ class TrailCost:
 
 
 def _share(start: int, used_before: int, end: int, used: int) -> float:
-    """Return the trail's time by that of the rest of some steps, of which at least a tenth is not the trail's."""
-    cost = OUTSIDE * (used - used_before)
-    return cost / max(end - start - cost, (end - start) / 10) if end > start else 0.0
+    """Return the trail's time by that of the rest of a block, of which at least a tenth is not the trail's."""
+    inside = used - used_before
+    return (inside + BLOCK * OUTSIDE) / max(end - start - inside, (end - start) / 10) if end > start else 0.0
 
 
 class TrailStride:
