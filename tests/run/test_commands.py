@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -223,6 +225,18 @@ def test_completion_offers_commands_options_and_runs(reprokit: Reprokit) -> None
         assert completed(reprokit, f"reprokit {command} ba") == ["dir,ba", "plain,baseline"]
     assert completed(reprokit, "reprokit record --na") == ["plain,--name"]
     assert completed(reprokit, "reprokit record train.py x") == []
+
+
+def test_fish_completes_by_the_file_that_is_installed(reprokit: Reprokit) -> None:
+    if (fish := shutil.which("fish")) is None:
+        pytest.skip("fish is not installed")
+    line = f"source {ROOT / 'completions' / 'reprokit.fish'}; complete --do-complete 'reprokit veri'"
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    command = [fish, "--no-config", "-c", line]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=reprokit.directory, env={**os.environ, "PATH": path}
+    )
+    assert (done.returncode, done.stdout.split()[0], done.stderr) == (0, "verify", "")
 
 
 def test_completion_offers_patches_frameworks_tensors_and_steps(reprokit: Reprokit) -> None:

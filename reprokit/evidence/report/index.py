@@ -182,7 +182,7 @@ def counted(facts: IndexFacts) -> str:
     ]
     text = ", ".join(words) or "no run"
     if verdicts:
-        text += f"; of the replays are {', '.join(f'{count:,} {name}' for name, count in verdicts.items())}"
+        text += f"; replays: {', '.join(f'{count:,} {name}' for name, count in verdicts.items())}"
     return f"{text}; {failed:,} did not end with exit status 0" if failed else text
 
 

@@ -140,7 +140,7 @@ def test_the_index_has_recordings_with_their_replays_below(runs: list[Building],
     verdicts = {name: run.verdict for name, run in by_name.items() if run.kind == "replay"}
     assert verdicts == {"same": "identical", "other": "different", "failed": "different"}
     assert by_name["failed"].has_failed
-    assert index.counted(facts).startswith("1 recording, 3 replays, 1 unreadable; of the replays are 1 identical")
+    assert index.counted(facts).startswith("1 recording, 3 replays, 1 unreadable; replays: 1 identical")
     assert len(written) == 4
     page = index.page(facts)
     for name in ("first", "same", "other", "failed"):
