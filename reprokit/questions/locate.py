@@ -49,6 +49,7 @@ SAVING_PAIRS = 3  # pairs in which the guilty call is to diverge again while it 
 COMPILED = ("jit(", "tf.function ", "torch.compile")  # prefixes of calls that execute many operators
 ANOTHER = "nothing was compiled: the answer is about another computation than the recorded one"
 LOGGED = frozenset(["jax", "tensorflow", "torch"])  # frameworks whose operators can be logged
+LOGGED_ARE = "locate sees operators of PyTorch from 2.0 on, TensorFlow and JAX"
 
 KEPT_CALL = Path(__file__).with_name("kept_call.py")  # executes a kept call again
 
@@ -123,8 +124,7 @@ class ReplayPair:
 
 def is_locatable(left: RunDirectory, right: RunDirectory) -> bool:
     """Return whether the trails of two runs differ, and their operators can be logged."""
-    frameworks = [(run.environment() or {}).get("frameworks") for run in (left, right)]
-    if not all(isinstance(names, dict) and not LOGGED.isdisjoint(names) for names in frameworks):
+    if any(LOGGED.isdisjoint(_frameworks(run)) for run in (left, right)):
         return False
     return left.has(TRAIL) and right.has(TRAIL) and bool(prove(left, right).diverged)
 
@@ -183,6 +183,7 @@ class _LocateSearch:
 
     def run(self, place: Path) -> LocatedDivergence:
         """Replay in pairs until one diverges, then save the guilty call of another pair."""
+        self._require_operators()
         self._require_code()
         number = 0
         for number in range(1, self._options.pairs + 1):
@@ -228,6 +229,13 @@ class _LocateSearch:
         self._is_eager = False
         self._notes[f"the operators within the compiled call are not known: {why}"] = None
         return pair
+
+    def _require_operators(self) -> None:
+        """Refuse recordings of which it is known that none of their frameworks' operators can be logged."""
+        for recording in dict.fromkeys(self.recordings):
+            names = _frameworks(recording)
+            if names and LOGGED.isdisjoint(names) and not recording.has(TRAIL):
+                raise NotReplayable(f"{recording.path} used {listed(sorted(names), 3)}, and {LOGGED_ARE}")
 
     def _require_code(self) -> None:
         """Refuse recordings whose code is another by now, before anything is replayed."""
@@ -426,6 +434,12 @@ def _recording(run: RunDirectory) -> RunDirectory:
     return RunDirectory(recording_of(run))
 
 
+def _frameworks(run: RunDirectory) -> set[str]:
+    """Return the frameworks that a training had imported, as far as that is known."""
+    names = (run.environment() or {}).get("frameworks")
+    return set(names) if isinstance(names, dict) else set()
+
+
 def _window(step: int | None) -> StepRange:
     first = 0 if step is None or step <= SMALL else step - BEFORE
     return StepRange(first=first, last=(step or 0) + AFTER)
@@ -438,8 +452,7 @@ def _logs(replay: AnsweredReplay) -> dict[str, ProcessLog]:
 def _no_log(replay: AnsweredReplay) -> str:
     warnings = agent_lines.read(replay.run.path).warnings
     reasons = [f"the agent: {warning.text}" for warning in warnings if warning.code == operator_logs.NOT_LOGGED]
-    reason = next(iter(reasons), "locate sees those of PyTorch from 2.0 on, TensorFlow and JAX")
-    return f"no operator was logged in the replays: {reason}"
+    return f"no operator was logged in the replays: {next(iter(reasons), LOGGED_ARE)}"
 
 
 def _changes(replay: AnsweredReplay) -> str:

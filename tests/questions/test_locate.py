@@ -366,6 +366,9 @@ def test_runs_that_cannot_be_asked_are_refused(tmp_path: Path) -> None:
         refused: Done = reprokit.run("locate", name)
         assert refused.returncode == 2, refused.stderr
         assert f"reprokit: {slug}: " in refused.stderr
+    assert reprokit.run("record", "-o", "numbers", "--", sys.executable, "-c", "import numpy").returncode == 0
+    done = reprokit.run("locate", "numbers")
+    assert (done.returncode, "numbers used numpy" in done.stderr, "pair 1" in done.stderr) == (2, True, False)
     kept = reprokit.run("locate", "plain", "--keep", str(tmp_path))
     assert (kept.returncode, "exists already" in kept.stderr) == (2, True)
 
