@@ -62,14 +62,16 @@ def processor_times(runs: int) -> None:
     """Print what a recorded program costs that does nothing, and each Python process in a recording."""
     compileall.compile_dir(agent_directory(), quiet=2)  # as an installer does
     python = [sys.executable, "-c", "pass"]
-    several = ["sh", "-c", "; ".join([" ".join(python)] * PROCESSES)]
     record = [REPROKIT, "record", "--"]
+
+    def recorded(processes: int) -> list[str]:
+        return [*record, "sh", "-c", "; ".join([" ".join(python)] * processes) or ":"]
+
     commands = {
         "python -c pass": python,
         "floor": [sys.executable, "-c", FLOOR],
         "record": [*record, "true"],
-        "record sh": [*record, "sh", "-c", ":"],
-        f"record {PROCESSES} x python": [*record, *several],
+        **{f"record {count} x python": recorded(count) for count in (0, 1, 1 + PROCESSES)},
     }
     with scratch() as name:
         sides: dict[str, Callable[[], float]] = {
@@ -78,9 +80,11 @@ def processor_times(runs: int) -> None:
         results = in_turn(sides, runs)
     print("processor time")
     show(results, "ms", "floor")
-    *_, empty, full = results.values()
-    added = [(b - a) / PROCESSES - c for a, b, c in zip(empty, full, results["python -c pass"], strict=True)]
-    print(f"  each Python process: {statistics.median(added):+.1f} ms ({min(added):+.1f} to {max(added):+.1f})")
+    bare, *_, none, one, full = results.values()
+    first = [b - a - c for a, b, c in zip(none, one, bare, strict=True)]
+    further = [(b - a) / PROCESSES - c for a, b, c in zip(one, full, bare, strict=True)]
+    for words, added in (("the first Python process", first), ("each further one", further)):
+        print(f"  {words}: {statistics.median(added):+.1f} ms ({min(added):+.1f} to {max(added):+.1f})")
 
 
 def main(runs: int) -> None:
