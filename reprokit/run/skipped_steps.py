@@ -128,7 +128,7 @@ def require_skipped(continued: Continued) -> None:
             if segment.numbers and (path is None or path.stat().st_size < segment.numbers.stop):
                 raise RunDamaged(f"{segment.run.path / rundir.NUMBERS} lacks numbers from before its keyframe")
             for name, series in _series_of(segment.run, process).items():
-                if series.count < segment.series.get(name, 0):
+                if _lacks_steps(series, segment.series.get(name, 0)):
                     raise RunDamaged(f"{segment.run.path}: its trail ends before its keyframe")
     _earlier_consoles(continued)
 
@@ -373,7 +373,7 @@ def _fill_in_steps(run: RunDirectory, process: str, segments: list[SkippedSegmen
             start, stop = done.get(name, 0), segment.series.get(name, 0)
             if start >= stop or name not in own:
                 continue
-            if min(series.count, own[name].count) < stop:
+            if _lacks_steps(series, stop) or own[name].count < stop:
                 raise RunDamaged(f"{segment.run.path}: its trail ends before its keyframe")
             _write(own[name], start, stop, series)
             _write_kept(own[name], {step: series.kept_bytes(step) for step in series.kept() if start <= step < stop})
@@ -383,6 +383,11 @@ def _fill_in_steps(run: RunDirectory, process: str, segments: list[SkippedSegmen
 def _series_of(run: RunDirectory, process: str) -> dict[str, trails.Series]:
     own = [trail for trail in trails.read(run) if trail.process == process and not trail.incarnation]
     return {series.name: series for trail in own for series in trail.series}
+
+
+def _lacks_steps(series: trails.Series, stop: int) -> bool:
+    """Return whether a trail ends before a step, and not only without those that it would pass over until there."""
+    return series.looked_at_from(series.count) < stop
 
 
 def _write(series: trails.Series, start: int, stop: int, recorded: trails.Series) -> None:
@@ -395,11 +400,10 @@ def _write(series: trails.Series, start: int, stop: int, recorded: trails.Series
 
 def _write_kept(series: trails.Series, digests: Mapping[int, bytes]) -> None:
     """Write the digests of single tensors in places that no later step has."""
-    later = max(series.kept(), default=-1)
+    held = {slot: step for step in series.kept() if (slot := series.slot(step)) is not None}
     with refused_as(CannotWriteRun, series.path), open(series.path, "r+b", opener=rundir.open_regular) as file:
         for step, data in sorted(digests.items()):
             slot = series.slot(step)
-            is_free = slot is not None and (step < trails.MAX_KEPT or step > later - trails.MAX_KEPT)
-            if slot is not None and is_free and slot[1] == len(data):
+            if slot is not None and slot[1] == len(data) and step > held.get(slot, -1):
                 file.seek(slot[0])
                 file.write(data)

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from reprokit.agent.pytorch.stride import MEASURED
 from reprokit.gate import goldens
 from reprokit.model.plan import Plan, RecordingOptions
 from reprokit.run_files.keyframes import SEAL, read, write_seal
@@ -235,6 +236,15 @@ def test_a_run_goes_on_from_its_last_keyframe_and_so_does_that(reprokit: Reproki
         assert reprokit.run("check", run).stdout.startswith("whole: ")
     if who == "launcher":
         _require_golden(reprokit, "third")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("every", ["auto", "64"])
+def test_a_run_goes_on_from_a_keyframe_among_steps_that_its_trail_passes_over(reprokit: Reprokit, every: str) -> None:
+    keyframed(reprokit, "40", 26, "--trail-every", every)
+    go_on(reprokit, "first", "second")
+    assert reprokit.facts("second")["continues"]["step"] > MEASURED
+    replay(reprokit, "second", "log.csv")
 
 
 def _require_golden(reprokit: Reprokit, run: str) -> None:
