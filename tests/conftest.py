@@ -61,10 +61,11 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Look for garbage neither while thousands of tests are collected, nor later among them."""
+    """Look for garbage neither while thousands of tests are collected, nor later among them, and seldom in each."""
     gc.disable()
     yield
     gc.freeze()
+    gc.set_threshold(100_000)
     gc.enable()
 
 

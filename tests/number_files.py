@@ -54,9 +54,12 @@ def of_run(run: Path) -> list[Line]:
     found: list[tuple[float, Line]] = [(line["n"], line) for line in lines]
     for file in sorted((run / "numbers").glob("*.numbers")):
         process, numbers = read(file.read_bytes())
-        for before, line in numbers:
-            at = next((i for i, (n, one) in enumerate(found) if one["p"] == process and n >= before), len(found))
+        at = 0
+        for before, line in numbers:  # of which each stands behind the one before
+            behind = (i for i in range(at, len(found)) if found[i][1]["p"] == process and found[i][0] >= before)
+            at = next(behind, len(found))
             found.insert(at, (before - 0.5, {**line, "p": process}))
+            at += 1
     return [line for _, line in found]
 
 

@@ -6,6 +6,7 @@ import ast
 import json
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ NEWEST = [path for path, versions in SEEN.items() if not versions.startswith("un
 TORCH_LIKE = {name for path in SEEN for name in path.replace("()", "").split(".") if name.startswith("_")} - {"_C"}
 
 
+@cache
 def names_in(path: Path) -> set[str]:
     """The attributes that begin with an underscore, also those that getattr and hasattr ask for."""
     names: set[str] = set()

@@ -3,13 +3,15 @@
 TensorFlow and Keras import JAX, Matplotlib, pandas, SciPy and scikit-learn where they find them, PyTorch what its
 compiler needs, and its first optimizer the compiler: more than half of the time that a small training takes. A script
 that uses one of these has it all the same.
+
+Each Python of the tests starts with this, thousands of them with no framework: importlib and functools, for which most
+of their start would go, are imported once a framework is.
 """
 
-import functools
 import gc
-import importlib
 import sys
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from _frozen_importlib import ModuleSpec
+from _frozen_importlib_external import PathFinder, SourceFileLoader
 
 BESIDE = {  # a package, and the modules that do without it
     "jax": ("tensorflow.", "keras.src.callbacks."),
@@ -48,10 +50,12 @@ class CompilerLater:
 
     def exec_module(self, module):
         module.graph_break = lambda *_arguments, **_keywords: None  # as it does where nothing is compiled
-        module.__getattr__ = functools.partial(_of_compiler, module)
+        module.__getattr__ = lambda name: _of_compiler(module, name)
 
 
 def _of_compiler(stand_in, name):
+    import importlib
+
     if name == "__file__":  # inspect asks every module, also while PyTorch is being imported
         raise AttributeError(name)
     if sys.modules.get(COMPILER) is stand_in:
@@ -64,10 +68,13 @@ class CompilerNames(SourceFileLoader):
 
     def exec_module(self, module):
         super().exec_module(module)
-        module._disable_dynamo = functools.partial(_disable, module._disable_dynamo)
+        original = module._disable_dynamo
+        module._disable_dynamo = lambda *arguments, **keywords: _disable(original, *arguments, **keywords)
 
 
 def _disable(original, function=None, recursive=True):
+    import functools
+
     if function is None:
         return functools.partial(_disable, original, recursive=recursive)
     disabled = original(function, recursive)
@@ -112,7 +119,9 @@ class Metas(Later):
         super().exec_module(module)
         torch = sys.modules["torch"]
         if hasattr(torch._C, "_set_generator_metaclass"):
-            torch._C._set_generator_metaclass(importlib.import_module("torch._opaque_base").OpaqueBaseMeta)
+            from torch._opaque_base import OpaqueBaseMeta
+
+            torch._C._set_generator_metaclass(OpaqueBaseMeta)
 
 
 class PlainSources(SourceFileLoader):
@@ -126,6 +135,16 @@ class PlainSources(SourceFileLoader):
 def _source(depth):
     frame = sys._getframe(depth)
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+class OwnModules(SourceFileLoader):
+    """Loads what registers operators; to name the module that does so, it would look at all modules' files."""
+
+    def exec_module(self, module):
+        super().exec_module(module)
+        names = dict(vars(module.inspect), getmodule=lambda frame: sys.modules.get(frame.f_globals["__name__"]))
+        module.inspect = type(sys)("inspect")
+        vars(module.inspect).update(names)
 
 
 class Decompositions(SourceFileLoader):
@@ -152,6 +171,7 @@ LOADERS = {
     "torch._decomp": Decompositions,
     META: Metas,
     "torch._library.utils": PlainSources,
+    "torch.library": OwnModules,
     **dict.fromkeys((f"torch.{name}" for name in PARTS_OF_PYTORCH), Later),
     **dict.fromkeys((f"tensorflow._api.v2.{name}" for name in PARTS_OF_TENSORFLOW), Later),
 }

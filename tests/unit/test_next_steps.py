@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -99,7 +100,8 @@ main(sys.argv[2:])
 """
 
 
-def plainly_installed() -> set[str]:
+@cache
+def plainly_installed() -> frozenset[str]:
     """Return the top modules of what pyproject.toml names as dependencies, and of theirs."""
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     listed = re.search(r"^dependencies = \[(.*?)^\]", text, re.DOTALL | re.MULTILINE)
@@ -116,7 +118,9 @@ def plainly_installed() -> set[str]:
                 continue
             waiting += [re.split(r"[^\w.-]", need, maxsplit=1)[0] for need in needs if "extra ==" not in need]
     tops = metadata.packages_distributions()
-    return {top for top, owners in tops.items() if any(re.sub(r"[-_.]+", "-", one).lower() in names for one in owners)}
+    return frozenset(
+        top for top, owners in tops.items() if any(re.sub(r"[-_.]+", "-", one).lower() in names for one in owners)
+    )
 
 
 def test_a_plain_installation_can_follow_the_hint_of_verify_and_pack_a_bundle(tmp_path: Path) -> None:
