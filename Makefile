@@ -37,7 +37,7 @@ TF114 = $(if $(wildcard $(OLD_VENV)/bin/python),REPROKIT_TF114_PYTHON='$(CURDIR)
 TRACKERS := mlflow-skinny sqlalchemy alembic wandb tensorboard dvc pyarrow
 TRACKERS_NEED := click rich cffi psutil msgspec packaging jinja2 zstandard # what reprokit itself imports there
 
-MPI := openmpi mpi4py distributed accelerate expecttest ray # with frameworks of $(VENV)
+MPI := openmpi mpi4py distributed accelerate expecttest 'ray[train]' # with frameworks of $(VENV)
 MPICH := mpich mpi4py # likewise
 TRAINERS := lightning transformers accelerate datasets # likewise
 QUICKSTARTS := tensorboard safetensors transformers datasets accelerate peft trl diffusers sentence-transformers \

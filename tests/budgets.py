@@ -53,7 +53,7 @@ ROOMS = {
     "reprokit/capture": 721,
     "reprokit/cli": 4_854,
     "reprokit/core": 2_370,
-    "reprokit/diff": 10_080,
+    "reprokit/diff": 10_100,
     "reprokit/entropy": 1_094,
     "reprokit/evidence": 4_989,
     "reprokit/gate": 1_876,
@@ -67,7 +67,7 @@ ROOMS = {
     "reprokit/run_files": 3_420,
     "reprokit/saved_tensors": 988,
     "reprokit/study": 5_709,
-    "reprokit/verify": 13_710,
+    "reprokit/verify": 13_730,
 }
 WORDS = {"docs": 60_000, "docs/design.md": 2_000}
 LONG_SENTENCES = 100  # of docs

@@ -52,8 +52,13 @@ class PartWriter:
     def spend(self, path: str, size: int, stored: int) -> None:
         """Count unpacked bytes; `stored` is their size in the file. Raises RefusedFile beyond the limits."""
         self._budget -= size
-        if self._budget < 0 or size > (256 << 20) + 1100 * stored:
+        if self._budget < 0 or size > most_of(stored):
             raise RefusedFile(f"{path[:200]!r} unpacks to {size} bytes, more than are read")
+
+
+def most_of(stored: int) -> int:
+    """Return how many bytes are read of so many stored ones."""
+    return (256 << 20) + 1100 * stored
 
 
 def serve(most: int, read: Callable[[IO[bytes], PartWriter], object]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import itertools
 import math
 import os
 import re
@@ -20,7 +21,7 @@ from typing import IO, Any
 
 import numpy
 
-from reprokit.diff.part_process import PartWriter, RefusedFile, serve  # noqa: F401 - the process is started by it
+from reprokit.diff.part_process import PartWriter, RefusedFile, most_of, serve  # noqa: F401 - the process is started by it
 
 SHAPES = {"f": (2, 4, 8), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "c": (8, 16), "b": (1,)}
 NAMES = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
@@ -305,7 +306,8 @@ def tflite(file: IO[bytes], parts: PartWriter) -> None:
     schema, data, writer = _tflite_schema(), file.read(), ValueWriter(parts)
     model = schema.ModelT.InitFromPackedBuf(data)
     types = {number: name.lower() for name, number in vars(schema.TensorType).items() if not name.startswith("_")}
-    used: set[int] = set()
+    used = set[int]()
+    sent = 0
 
     def content(number: int) -> Any:
         used.add(number)
@@ -317,9 +319,13 @@ def tflite(file: IO[bytes], parts: PartWriter) -> None:
 
     def send(name: str, number: int, type_: str, shape: tuple[int, ...] | None) -> None:
         """Send the elements of a buffer: as bytes where its type or shape is none that NumPy has."""
+        nonlocal sent
         stored = content(number)
         if stored is None:
             return
+        sent += len(stored)
+        if sent > most_of(len(data)):
+            raise RefusedFile(f"its buffers are one, and unpack to {sent} bytes, more than are read")
         kind = numpy.dtype(type_).newbyteorder("<") if type_ in TFLITE_NUMBERS else None
         is_whole = kind is not None and shape is not None and len(stored) == kind.itemsize * math.prod(shape)
         writer.array(name, stored.view(kind).reshape(shape) if is_whole else stored)
@@ -367,10 +373,16 @@ class FieldCounter:
 
 
 def _refuse_unknown_fields(schema: Any) -> None:
-    """Let tables be refused that have fields or kinds of options which are not in the schema: they would be lost."""
+    """Let tables be refused that have fields or kinds of options which are not in the schema: they would be lost.
+
+    Tables may share what they hold, so that a small file may be read as any number of them.
+    """
+    tables = itertools.count(1)
 
     def checked(unpack: Any, fields: int) -> Any:
         def _unpack(table: Any, packed: Any) -> None:
+            if next(tables) > MOST:
+                raise RefusedFile(f"it has more than {MOST:,} tables")
             stored, place = packed._tab.Bytes, packed._tab.Pos
             start = place - struct.unpack_from("<i", stored, place)[0]
             offsets = struct.unpack_from(f"<{struct.unpack_from('<H', stored, start)[0] // 2}H", stored, start)[2:]

@@ -72,6 +72,31 @@ def leaves(value: float = 0.5) -> bytes:
     return file.getvalue()
 
 
+def lite(value: float = 0.5, *, is_squared: bool = False) -> bytes:
+    tensorflow = pytest.importorskip("tensorflow")
+    weights = np.arange(12, dtype=np.float32).reshape(4, 3)
+    weights[1, 2] = value
+
+    def call(row: Any) -> Any:
+        product = tensorflow.matmul(row, tensorflow.constant(weights))
+        return tensorflow.square(product) if is_squared else tensorflow.abs(product)
+
+    function = tensorflow.function(call, input_signature=[tensorflow.TensorSpec([1, 4], "float32")])
+    converter = tensorflow.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()])
+    data: bytes = converter.convert()
+    return data
+
+
+def program(value: float = 0.5) -> bytes:
+    torch, file = pytest.importorskip("torch"), io.BytesIO()
+    model = torch.nn.Linear(3, 2)
+    with torch.no_grad():
+        model.weight.fill_(value)
+        model.bias.zero_()
+    torch.export.save(torch.export.export(model, (torch.zeros(1, 3),)), file)
+    return file.getvalue()
+
+
 MADE: dict[str, tuple[Callable[..., bytes], str]] = {
     "a.mat": (mat, "w"),
     "a.nc": (netcdf, "loss"),
@@ -79,6 +104,8 @@ MADE: dict[str, tuple[Callable[..., bytes], str]] = {
     "a.yaml": (yaml, "value/rate"),
     "a.xlsx": (workbook, "Sheet/A1"),
     "a.eqx": (leaves, "leaf 0"),
+    "a.tflite": (lite, "subgraphs/0/tensors/MatMul"),
+    "a.pt2": (program, "data/weights/weight_0"),
 }
 
 
@@ -88,7 +115,7 @@ def read(name: str, data: bytes) -> dict[str, str]:
     return shown(format_.read, data)
 
 
-@pytest.mark.parametrize("name", rest_slow(["a.png", "a.mat", "a.nc", "a.yaml", "a.xlsx", "a.eqx"]))
+@pytest.mark.parametrize("name", rest_slow(["a.png", *(MADE.keys() - {"a.png"})]))
 def test_the_value_that_differs_is_named(name: str) -> None:
     make, place = MADE[name]
     assert same(make(), make(), name)
@@ -214,6 +241,45 @@ def dimension_without_end() -> bytes:
     return netcdf().replace(struct.pack(">4si", b"time", 3), struct.pack(">4si", b"time", 0x7FFFFFF0), 1)
 
 
+def sharing_model(subgraphs: int = 1, operators: int = 0, buffers: int = 1, size: int = 4) -> bytes:
+    """A model of TFLite whose subgraphs are one table, and so are its operators and buffers."""
+    builder = pytest.importorskip("flatbuffers").Builder(1024)
+
+    def table(fields: int, slot: int = 0, held: int = 0) -> int:
+        builder.StartObject(fields)
+        builder.PrependUOffsetTRelativeSlot(slot, held, 0)
+        return int(builder.EndObject())
+
+    def vector(of: int, length: int) -> int:
+        builder.StartVector(4, length, 4)
+        for _ in range(length):
+            builder.PrependUOffsetTRelative(of)
+        return int(builder.EndVector())
+
+    graphs = vector(table(6, 3, vector(table(5), operators)), subgraphs)
+    stored = vector(table(3, 0, builder.CreateByteVector(bytes(size))), buffers)
+    builder.StartObject(9)
+    builder.PrependUint32Slot(0, 3, 0)
+    builder.PrependUOffsetTRelativeSlot(2, graphs, 0)
+    builder.PrependUOffsetTRelativeSlot(4, stored, 0)
+    builder.Finish(builder.EndObject(), file_identifier=b"TFL3")
+    return bytes(builder.Output())
+
+
+def with_length(length: int) -> bytes:
+    """A model of TFLite whose weights are said to be of another length."""
+    return lite().replace(struct.pack("<I", 48), struct.pack("<I", length))
+
+
+def with_member(name: str, data: bytes) -> bytes:
+    """An exported program, one of whose members is another."""
+    source, file = zipfile.ZipFile(io.BytesIO(program())), io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as target:
+        for member in source.namelist():
+            target.writestr(member, data if member.endswith(name) else source.read(member))
+    return file.getvalue()
+
+
 NOTED = "stored/xl~1comments~1comment1.xml"
 HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "pixels": ("a.png", bomb_of_pixels, "ecompression|unpacks to"),
@@ -224,6 +290,10 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "cells": ("a.xlsx", bomb_of_cells, "unpacks to"),
     "dimension": ("a.nc", dimension_without_end, "."),
     "arrays": ("a.eqx", lambda: b'{"endless": 1', "no end"),
+    "tables": ("a.tflite", lambda: sharing_model(600, 600), "more than 250,000 tables"),
+    "buffers": ("a.tflite", lambda: sharing_model(buffers=20_000, size=1 << 16), "more than are read"),
+    "length": ("a.tflite", lambda: with_length(0x7FFFFFFF), "gave up on it"),
+    "root": ("a.tflite", lambda: b"\xf0\xff\xff\x7fTFL3" + bytes(64), "gave up on it"),
     "matlab": ("a.mat", lambda: mat()[:128] + struct.pack("<II", 14, 0xFFFFFFF0) + bytes(64), "."),
 }
 
@@ -238,6 +308,22 @@ def test_what_is_made_to_hurt_is_refused_in_one_line(case: str) -> None:
         list(format_.read(BytesSource(make()), Limits(unpacked=16 << 20)))
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 500
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("member", "data", "words"),
+    [
+        ("data/weights/weight_0", bytes(32 << 20), "33554432 bytes"),
+        ("models/model.json", b"[" * 200_000, "damaged"),
+        ("models/model.json", b"{" + b'"a":1e999999,' * 99, "damaged"),
+    ],
+)
+def test_members_of_an_exported_program_that_are_made_to_hurt_are_named(member: str, data: bytes, words: str) -> None:
+    [(name, text)] = named(program(), with_member(member, data), "a.pt2").items()
+    assert name.startswith(member)
+    assert words in text
+    assert len(text) < 500
 
 
 def test_a_package_that_a_library_is_read_with_is_named_if_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,21 +470,6 @@ def sized(book: bytes) -> bytes:
 
 def test_text_that_is_no_yaml_is_compared_by_lines() -> None:
     assert named(b"a: [\nb\n", b"a: [\nc\n", "a.yaml") == {"a.yaml: line 2": "b | c | first at character 1"}
-
-
-def lite(value: float = 0.5, *, is_squared: bool = False) -> bytes:
-    tensorflow = pytest.importorskip("tensorflow")
-    weights = np.arange(12, dtype=np.float32).reshape(4, 3)
-    weights[1, 2] = value
-
-    def call(row: Any) -> Any:
-        product = tensorflow.matmul(row, tensorflow.constant(weights))
-        return tensorflow.square(product) if is_squared else tensorflow.abs(product)
-
-    function = tensorflow.function(call, input_signature=[tensorflow.TensorSpec([1, 4], "float32")])
-    converter = tensorflow.lite.TFLiteConverter.from_concrete_functions([function.get_concrete_function()])
-    data: bytes = converter.convert()
-    return data
 
 
 @pytest.mark.slow

@@ -76,6 +76,19 @@ def test_generators_seeded_by_the_time_repeat(program: str, arguments: list[str]
     assert reprokit.run("replay", "run", "-o", "again").stdout == recorded.stdout != ""
 
 
+@pytest.mark.slow
+def test_a_script_of_r_and_its_workers_repeat(reprokit: Reprokit) -> None:
+    if shutil.which("Rscript") is None:
+        pytest.skip("Rscript is not installed")
+    script = Path(__file__).parents[1] / "trainings" / "unseeded.R"
+    recorded = reprokit.run("record", "-o", "run", "--", "Rscript", str(script))
+    assert recorded.returncode == 0, recorded.stderr
+    assert reprokit.run("replay", "run", "-o", "again").stdout == recorded.stdout != ""
+    compared = reprokit.run("verify", "run", "again").stdout
+    assert compared.startswith("identical: "), compared
+    assert "model.rds" in compared
+
+
 def test_too_many_reads_are_said_once(reprokit: Reprokit) -> None:
     script = "import time\nread = time.time\nfor _ in range(2_000_000):\n    read()\nprint(read())"
     recorded = reprokit.run("record", "-o", "run", "--", sys.executable, "-c", script)

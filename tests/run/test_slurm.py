@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -103,6 +105,49 @@ def test_a_job_that_begins_after_the_run_is_no_part_of_it(project: Reprokit, slu
     assert (project.directory / "out0").exists()
     assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
     assert project.run("check", "run").returncode == 0
+
+
+REQUEUED = """#!/bin/sh
+export MASTER_ADDR=127.0.0.1 MASTER_PORT={port} WORLD_SIZE=2
+if [ -z "$SLURM_RESTART_COUNT" ]; then {record}; else {restart}; fi
+"""
+
+
+@pytest.mark.extended
+@pytest.mark.torch
+def test_a_requeued_job_goes_on_from_the_last_keyframe(project: Reprokit, slurm: Slurm) -> None:
+    """By the lines of docs/clusters.md; a second start that records again is refused."""
+    here, log = project.directory, project.directory / "log.csv"
+    shutil.copy(Path(__file__).parents[1] / "trainings" / "continued_ranks.py", here / "train.py")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    ranks = f"srun -n2 sh -c 'RANK=$SLURM_PROCID exec {PYTHON} train.py 9'"
+    record = f"{COMMAND} record -o run.0 --keyframes 4steps -- {ranks}"
+    go_on = f"{COMMAND} continue run.$((SLURM_RESTART_COUNT - 1)) -o run.$SLURM_RESTART_COUNT"
+    script = REQUEUED.format(port=port, record=record, restart=f"{record}; {go_on}; {COMMAND} replay run.1 -o again")
+    (here / "job.sh").write_text(script)
+    (here / "hold-5").touch()
+    words = ("sbatch", "--requeue", "--parsable", "-n2", "--open-mode=append", "--output=job.out", "job.sh")
+    job = slurm.run(*words, directory=here).stdout.strip()
+    wait_until(lambda: log.exists() and log.read_text().count("\n") >= 5, "the fifth epoch")
+    assert slurm.run("scontrol", "requeue", job, directory=here).returncode == 0
+    (here / "hold-5").unlink()
+
+    def is_pending() -> bool:
+        return slurm.run("squeue", "-h", "-o", "%T", directory=here).stdout.strip() == "PENDING"
+
+    wait_until(is_pending, "the requeued job")  # which Slurm lets wait for two minutes
+    slurm.run("scontrol", "update", f"jobid={job}", "StartTime=now", directory=here)
+    wait_until(lambda: (here / "again" / "run.json").exists() and not is_pending(), "the second start")
+    wait_until(lambda: not slurm.run("squeue", "-h", directory=here).stdout, "the job's end")
+    said = (here / "job.out").read_text()
+    assert "run-exists: run.0 exists already" in said
+    assert "from the keyframe of step " in said
+    assert project.facts("run.1")["continues"]["step"] > 0
+    assert [line.split()[0] for line in log.read_text().splitlines()] == [str(epoch) for epoch in range(9)]
+    done = project.run("verify", "run.1", "again", "--ignore", "log.csv")  # opened for each line
+    assert done.stdout.startswith("identical: "), done.stdout
+    assert "merged by their launcher" in done.stdout
 
 
 @pytest.mark.parametrize("victim", ["srun", "reprokit"])

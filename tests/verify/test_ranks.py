@@ -392,6 +392,16 @@ def test_ranks_that_all_have_parts_of_their_own_leave_nothing_to_compare(tmp_pat
     assert "parameters (weight, bias) are parts that no other rank has" in done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.torch
+def test_spawned_processes_have_the_ranks_that_torch_distributed_tells(reprokit: Reprokit) -> None:
+    done = reprokit.run("record", "-o", "run", "--", sys.executable, str(TRAININGS / "continued_ranks.py"), "2")
+    assert done.returncode == 0, done.stderr
+    assert not any(trail.process.startswith("rank") for trail in read(RunDirectory(reprokit.directory / "run")))
+    agreed = reprokit.run("verify", "run", "--ranks")
+    assert "equal: optimizer#0 on 2 ranks: parameters are equal after each of 10 steps" in agreed.stdout
+
+
 LEFT = "rank 1 left the other at step 30 (one or more of 2.bias, 3.weight, 3.bias; parameters were changed"
 IN_GROUP = LEFT.replace("rank 1 left the other", "rank 1 left the other of ranks 0, 1")
 OF_PLAIN = "rank 3 left the others at step 30 (one or more of 3.weight, 3.bias; parameters were changed"

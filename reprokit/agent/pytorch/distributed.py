@@ -83,7 +83,9 @@ class DistributedHooks:
             return
         backend = str(module.get_backend(group))
         facts: dict[str, object] = {"backend": backend, "ranks": module.get_world_size(group)}
-        if group is not None:
+        if group is None:
+            facts["rank"] = module.get_rank()
+        else:
             facts.update(_members(module, group, "members"))
         if "nccl" in backend:
             facts["version"] = ".".join(map(str, sys.modules["torch"].cuda.nccl.version()))

@@ -117,6 +117,7 @@ def compare(runs: RunPair) -> Difference:
                     texts_of(run, ranks, of_run, stream) for run, of_run in zip(runs.directories, heads, strict=True)
                 ]
                 printed = _merged(printed[0], left, stream, texts[0]), _merged(printed[1], right, stream, texts[1])
+                printed = _of_training(printed[0], runs.directories[0]), _of_training(printed[1], runs.directories[1])
             leaf = _stream_leaf(of_process(name, process), printed, contexts, runs.declared)
             leaves += [] if leaf is None else [leaf]
     return group(NAME, tuple(leaves))
@@ -222,6 +223,14 @@ def _merged(printed: _PrintedStream, process: ProcessConsole, stream: int, texts
         return replace(printed, is_merged=True)
     lines = without_ranks(printed.lines, console.text([*process.first, *process.last], stream), texts)
     return replace(printed, first=lines, last=[], threads={}, bars=0, is_merged=True)
+
+
+def _of_training(merged: _PrintedStream, run: RunDirectory) -> _PrintedStream:
+    """Return nothing for a run continued from a keyframe: its ranks gave their launcher what is not the training's."""
+    continued = run.run.continues
+    if continued is None or not continued.step:
+        return merged
+    return replace(merged, first=[], last=[], threads={}, bars=0, has_all=False)
 
 
 def _printed_stream(process: ProcessConsole, stream: int, exactly: bool = False) -> _PrintedStream:

@@ -31,7 +31,7 @@ _RANK = re.compile(
 LISTED = 8  # ranks listed in a sentence
 QUIET = 10.0  # seconds before the end; where ranks made updates later, one may only have come to its end first
 NO_RANKS = "no two ranks were seen to take steps of an optimizer"
-REDUCES_WITH, SENDS = "reduces_with", "sends"  # facts of a rank's collectives
+REDUCES_WITH, SENDS, NUMBER = "reduces_with", "sends", "rank"  # facts of a rank's collectives
 
 
 class RankState(Enum):
@@ -140,17 +140,19 @@ def agreements(run: RunDirectory, hosts: Mapping[str, RunDirectory] | None = Non
     """Return the agreement of each optimizer that several ranks stepped, on these hosts; raise RunDamaged."""
     groups: dict[tuple[str, int, str], dict[str, Series]] = {}
     directories = hosts or {"": run}
-    for host, directory in directories.items():
-        for trail in trails.read(directory):
-            rank, process = rank_of(trail.process, host)
-            for series in trail.series if rank else ():
-                if series.count:
-                    groups.setdefault((process, trail.incarnation, series.name), {})[rank] = series
+    of_hosts = [(host, trail) for host, directory in directories.items() for trail in trails.read(directory)]
+    if len(of_hosts) < 2:
+        return []
+    known = _Copies(directories)
+    for host, trail in of_hosts:
+        rank, process = known.rank_of(trail.process, host)
+        for series in trail.series if rank else ():
+            if series.count:
+                groups.setdefault((process, trail.incarnation, series.name), {})[rank] = series
     keys = sorted(
         (key for key in groups if len(groups[key]) > 1), key=lambda key: (natural(key[0]), key[1], natural(key[2]))
     )
-    known = _Copies(directories) if keys else None
-    return [] if known is None else [found for key in keys for found in known.agreements(key[2], groups[key])]
+    return [found for key in keys for found in known.agreements(key[2], groups[key])]
 
 
 class _Copies:
@@ -162,10 +164,18 @@ class _Copies:
     def __init__(self, directories: Mapping[str, RunDirectory]) -> None:
         self._members: dict[str, set[tuple[str, ...]]] = {}  # the groups of each rank's DDP models
         self._senders: set[str] = set()  # ranks that send tensors to single ranks
+        self._numbers: dict[tuple[str, str], str] = {}  # ranks of processes, as PyTorch knows them
         for host, directory in directories.items():
             for key, _, _, line in read(directory):
                 if isinstance(line, ComputeLine):
-                    self._add(rank_of(key.process, host)[0], line)
+                    if type(number := line.facts.get(NUMBER)) is int:
+                        self._numbers[host, key.process] = f"rank{number}"
+                    self._add(self.rank_of(key.process, host)[0], line)
+
+    def rank_of(self, process: str, host: str) -> tuple[str, str]:
+        """Return the rank and its process, also of one that its launcher only told its rank, as Ray Train does."""
+        rank, rest = rank_of(process, host)
+        return (rank, rest) if rank else (self._numbers.get((host, process), ""), "")
 
     def _add(self, rank: str, line: ComputeLine) -> None:
         members = line.facts.get(REDUCES_WITH)
