@@ -70,6 +70,12 @@ def test_a_damaged_log_of_calls_is_refused(data: bytes, why: str) -> None:
         pytest.param("keyframed_keras.py 8 data", "38-39", 35, marks=pytest.mark.extended),
         pytest.param("keyframed_keras.py 16 noise", "16-17", 14, marks=pytest.mark.extended),
         ("keyframed_tensorflow.py 45", "38-39", 35),
+        ("keyframed_gan.py eager 41", "38-39", 35),
+        *[
+            pytest.param(f"keyframed_gan.py {kind}", "38-39", 35, marks=pytest.mark.extended)
+            for kind in ("function 41", "functions 41", "keras 50")
+        ],
+        pytest.param("keyframed_otherwise.py pair", "15-16", 14, marks=pytest.mark.extended),
     ],
 )
 def test_an_answer_from_a_keyframe_is_that_from_the_first_step(
@@ -101,7 +107,7 @@ def test_an_answer_from_a_keyframe_is_that_from_the_first_step(
             "keyframed_otherwise.py several", "fetches batches in numbers of its own", marks=pytest.mark.extended
         ),
         pytest.param("keyframed_otherwise.py eager", "outside of compiled functions", marks=pytest.mark.extended),
-        pytest.param("keyframed_otherwise.py pair", "several optimizers update", marks=pytest.mark.extended),
+        pytest.param("keyframed_gan.py uneven 20", "do not update in turn", marks=pytest.mark.extended),
         pytest.param(
             "keyframed_tensorflow.py 20 hidden", "of its own (RandomStandardNormal)", marks=pytest.mark.extended
         ),
