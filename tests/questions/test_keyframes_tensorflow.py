@@ -133,9 +133,24 @@ def test_a_script_that_decides_by_its_weights_is_refused(tmp_path: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.extended
-def test_the_debugger_shows_at_a_keyframe_what_a_replay_from_the_first_step_shows(tmp_path: Path) -> None:
-    record(tmp_path, "keyframed_tensorflow.py 45")
-    typed = "p step, float(loss), total, len(seen)\np float(tf.reduce_sum(average)), rows.random()\nq\n"
+@pytest.mark.parametrize(
+    ("training", "typed"),
+    [
+        (
+            "keyframed_tensorflow.py 45",
+            "p step, float(loss), total, len(seen)\np float(tf.reduce_sum(average)), rows.random()\nq\n",
+        ),
+        (
+            "keyframed_gan.py eager 41",
+            "up\np step, float(mean_loss.result()), rows.random()\n"
+            "p int(of_critic.iterations), int(of_generator.iterations), float(draws.normal(()))\nq\n",
+        ),
+    ],
+)
+def test_the_debugger_shows_at_a_keyframe_what_a_replay_from_the_first_step_shows(
+    tmp_path: Path, training: str, typed: str
+) -> None:
+    record(tmp_path, training)
     shown = []
     for words in ((), ("--from-start",)):
         done = Reprokit(tmp_path).run("debug", "run", "--step", "38", *words, stdin=typed)

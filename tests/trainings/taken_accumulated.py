@@ -13,9 +13,11 @@ MICRO, STEPS, ROWS = 3, 12, 8
 torch.manual_seed(torch.initial_seed() % 1000)
 x = torch.randn(288, 5)
 y = x.sum(1, keepdim=True)
+if BAD >= 0:  # in the second of the step's batches
+    y[(BAD * MICRO + 1) * ROWS + 2] = torch.nan
 model = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1))
 optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
-loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), ROWS, shuffle=True)
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), ROWS, shuffle=BAD < 0)
 
 
 def batches():
@@ -28,8 +30,6 @@ def batches():
 
 for number, (rows, labels) in enumerate(batches()):
     loss = ((model(rows) - labels) ** 2).mean() / MICRO
-    if number == BAD * MICRO + 1:  # the second of the step's batches
-        loss = loss + 0 * (labels.sum() - labels.sum()).log().mean()
     loss.backward()
     if number % MICRO == MICRO - 1:
         optimizer.step()

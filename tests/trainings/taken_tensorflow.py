@@ -1,4 +1,4 @@
-"""Trains with TensorFlow or Keras in many ways; of each any step's snapshot can be taken: taken_tensorflow.py KIND."""
+"""Trains with TensorFlow or Keras in many ways, of which any step's snapshot can be taken: KIND [bad]."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-KIND = sys.argv[1]
+KIND, BAD = sys.argv[1], sys.argv[2:] == ["bad"]
 
 if KIND == "mirrored":
     two = [tf.config.LogicalDeviceConfiguration()] * 2
@@ -42,6 +42,8 @@ with strategy.scope():
 second = keras.optimizers.SGD(0.05)
 if "accumulated" in KIND:
     optimizer.build(model.trainable_variables)
+if BAD:  # in the first of the two batches of step 5
+    y[8 * 2 * 5 + 3] = np.nan
 sums = [tf.Variable(tf.zeros_like(weight)) for weight in model.trainable_variables]
 noise = tf.random.Generator.from_seed(4)
 
@@ -129,7 +131,7 @@ elif KIND == "accumulated-eagerly":
 else:
     run = step if KIND == "eager" else tf.function(step, jit_compile=KIND == "xla")
     for number in range(24):
-        order = np.random.permutation(96)[:8]
+        order = np.arange(8 * number, 8 * number + 8) % 96 if BAD else np.random.permutation(96)[:8]
         batch = tf.constant(x[order]), tf.constant(y[order])
         if KIND == "accumulated":
             accumulate(*batch, number % 2 == 1)
