@@ -87,6 +87,23 @@ def test_a_taken_snapshot_is_the_same_from_a_keyframe_and_done_again(tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.torch
+def test_a_step_of_gradients_that_several_batches_add_up_is_taken_with_all_of_them(tmp_path: Path) -> None:
+    for words, verbs in [((), ("reproduce",)), (("5",), ("reproduce", "explain", "minimize"))]:
+        directory = tmp_path / "-".join(("run", *words))
+        directory.mkdir()
+        command = [sys.executable, str(TRAININGS / "taken_accumulated.py"), "loader", *words]
+        done = Reprokit(directory).run("record", "-o", "run", "--", *command)
+        assert done.returncode == 0, done.stderr
+        found = take(directory, 5, "-o", "taken").stdout
+        assert ("the loss is nan" if words else "nothing was found wrong") in found
+        for verb in verbs:
+            again = Reprokit(directory).run("snapshot", verb, "taken", "--", *command)
+            assert again.returncode == 0, again.stdout + again.stderr
+            assert "gradients  4 of 4 are bitwise as captured" in again.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.torch
 def test_what_is_noted_leads_to_the_step_that_began_it(tmp_path: Path) -> None:
     """The snapshot is the very one that --on-nan capture takes, also where the trail has one in eight steps."""
     command = [sys.executable, TURNS_NAN, "root_at_zero"]
@@ -195,7 +212,10 @@ def test_the_first_step_that_is_not_finite_is_read_from_the_trail(
     ("training", "step", "keyframe"),
     [
         ("keyframed_keras.py 5 plain", 23, 21),
-        pytest.param("keyframed_tensorflow.py 24", 17, 14, marks=pytest.mark.extended),
+        *[
+            pytest.param(training, 17, 14, marks=pytest.mark.extended)
+            for training in ("keyframed_tensorflow.py 24", "keyframed_gan.py eager 24", "keyframed_gan.py function 24")
+        ],
     ],
 )
 def test_a_step_of_tensorflow_is_the_same_from_a_keyframe_and_done_again(
@@ -229,15 +249,26 @@ def test_a_step_of_tensorflow_is_the_same_from_a_keyframe_and_done_again(
             pytest.param(kind, "asked for; nothing was found wrong", "reproduce", marks=pytest.mark.extended)
             for kind in ("eager", "eager-fit", "xla", "xla-fit", "pair", "scaled", "several", "fetched", "ragged")
         ],
+        ("accumulated", "asked for; nothing was found wrong", "reproduce"),
+        *[
+            pytest.param(
+                f"accumulated{kind}", "asked for; nothing was found wrong", "reproduce", marks=pytest.mark.extended
+            )
+            for kind in ("-apart", "-eagerly")
+        ],
+        *[
+            pytest.param(f"accumulated{kind} bad", "gradient of ", "explain", marks=pytest.mark.extended)
+            for kind in ("", "-apart", "-eagerly")
+        ],
     ],
 )
 def test_steps_of_tensorflow_are_taken_from_graphs_that_stay_as_they_were(
     tmp_path: Path, kind: str, found: str, verb: str
 ) -> None:
-    command = [sys.executable, str(TRAININGS / "taken_tensorflow.py"), kind]
+    command = [sys.executable, str(TRAININGS / "taken_tensorflow.py"), *kind.split()]
     done = Reprokit(tmp_path).run("record", "-o", "run", "--", *command)
     assert done.returncode == 0, done.stderr
-    assert found in take(tmp_path, 9, "-o", "taken").stdout
+    assert found in take(tmp_path, 5 if "accumulated" in kind else 9, "-o", "taken").stdout
     if verb:
         again = Reprokit(tmp_path).run("snapshot", verb, "taken", "--", *command)
         assert again.returncode == 0, again.stdout + again.stderr
@@ -249,7 +280,6 @@ def test_steps_of_tensorflow_are_taken_from_graphs_that_stay_as_they_were(
     ("kind", "why"),
     [
         ("fetched-twice", "fetches its batches itself"),
-        pytest.param("accumulated", "could not be computed once more", marks=pytest.mark.extended),
         pytest.param("drawn", "draws random numbers", marks=pytest.mark.extended),
         pytest.param("mirrored", "replicas", marks=pytest.mark.extended),
     ],

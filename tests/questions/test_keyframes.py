@@ -412,3 +412,19 @@ def test_an_interval_is_steps_or_time(tmp_path: Path, interval: str) -> None:
     done = Reprokit(tmp_path).run("record", "--keyframes", interval, "--", "true")
     assert done.returncode == 125
     assert "give a whole number and a unit, as in 500steps, 30s, 10min or 2h" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_beside_an_optimizer_that_never_updates_a_keyframe_has_the_large_variables(tmp_path: Path) -> None:
+    reprokit = Reprokit(tmp_path)
+    command = [sys.executable, str(TRAININGS / "keyframed_late.py")]
+    assert reprokit.run("record", "-o", "run", "--keyframes", "7steps", "--", *command).returncode == 0
+    shown = []
+    for words in ((), ("--from-start",)):
+        done = reprokit.run("debug", "run", "--step", "16", *words, stdin="p step, float(large.sum())\nq\n")
+        assert done.returncode == 0, done.stderr
+        assert ("from the keyframe of step 14" in done.stderr) is not bool(words)
+        shown.append(re.findall(r"\(Pdb\) (\(.*\))", done.stdout))
+    assert shown[0] == shown[1]
+    assert len(shown[0]) == 1

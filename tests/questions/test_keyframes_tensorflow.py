@@ -70,6 +70,12 @@ def test_a_damaged_log_of_calls_is_refused(data: bytes, why: str) -> None:
         pytest.param("keyframed_keras.py 8 data", "38-39", 35, marks=pytest.mark.extended),
         pytest.param("keyframed_keras.py 16 noise", "16-17", 14, marks=pytest.mark.extended),
         ("keyframed_tensorflow.py 45", "38-39", 35),
+        ("keyframed_gan.py eager 41", "38-39", 35),
+        *[
+            pytest.param(f"keyframed_gan.py {kind}", "38-39", 35, marks=pytest.mark.extended)
+            for kind in ("function 41", "functions 41", "keras 50")
+        ],
+        pytest.param("keyframed_otherwise.py pair", "15-16", 14, marks=pytest.mark.extended),
     ],
 )
 def test_an_answer_from_a_keyframe_is_that_from_the_first_step(
@@ -101,7 +107,7 @@ def test_an_answer_from_a_keyframe_is_that_from_the_first_step(
             "keyframed_otherwise.py several", "fetches batches in numbers of its own", marks=pytest.mark.extended
         ),
         pytest.param("keyframed_otherwise.py eager", "outside of compiled functions", marks=pytest.mark.extended),
-        pytest.param("keyframed_otherwise.py pair", "several optimizers update", marks=pytest.mark.extended),
+        pytest.param("keyframed_gan.py uneven 20", "do not update in turn", marks=pytest.mark.extended),
         pytest.param(
             "keyframed_tensorflow.py 20 hidden", "of its own (RandomStandardNormal)", marks=pytest.mark.extended
         ),
@@ -127,9 +133,24 @@ def test_a_script_that_decides_by_its_weights_is_refused(tmp_path: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.extended
-def test_the_debugger_shows_at_a_keyframe_what_a_replay_from_the_first_step_shows(tmp_path: Path) -> None:
-    record(tmp_path, "keyframed_tensorflow.py 45")
-    typed = "p step, float(loss), total, len(seen)\np float(tf.reduce_sum(average)), rows.random()\nq\n"
+@pytest.mark.parametrize(
+    ("training", "typed"),
+    [
+        (
+            "keyframed_tensorflow.py 45",
+            "p step, float(loss), total, len(seen)\np float(tf.reduce_sum(average)), rows.random()\nq\n",
+        ),
+        (
+            "keyframed_gan.py eager 41",
+            "up\np step, float(mean_loss.result()), rows.random()\n"
+            "p int(of_critic.iterations), int(of_generator.iterations), float(draws.normal(()))\nq\n",
+        ),
+    ],
+)
+def test_the_debugger_shows_at_a_keyframe_what_a_replay_from_the_first_step_shows(
+    tmp_path: Path, training: str, typed: str
+) -> None:
+    record(tmp_path, training)
     shown = []
     for words in ((), ("--from-start",)):
         done = Reprokit(tmp_path).run("debug", "run", "--step", "38", *words, stdin=typed)

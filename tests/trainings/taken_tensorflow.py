@@ -1,4 +1,4 @@
-"""Trains with TensorFlow or Keras in many ways; of each any step's snapshot can be taken: taken_tensorflow.py KIND."""
+"""Trains with TensorFlow or Keras in many ways, of which any step's snapshot can be taken: KIND [bad]."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-KIND = sys.argv[1]
+KIND, BAD = sys.argv[1], sys.argv[2:] == ["bad"]
 
 if KIND == "mirrored":
     two = [tf.config.LogicalDeviceConfiguration()] * 2
@@ -40,8 +40,10 @@ with strategy.scope():
         steps_per_execution=3 if "several" in KIND else 1,
     )
 second = keras.optimizers.SGD(0.05)
-if KIND == "accumulated":
+if "accumulated" in KIND:
     optimizer.build(model.trainable_variables)
+if BAD:  # in the first of the two batches of step 5
+    y[8 * 2 * 5 + 3] = np.nan
 sums = [tf.Variable(tf.zeros_like(weight)) for weight in model.trainable_variables]
 noise = tf.random.Generator.from_seed(4)
 
@@ -77,6 +79,25 @@ def accumulate(rows: tf.Tensor, labels: tf.Tensor, applies: bool) -> tf.Tensor:
     return value
 
 
+def differentiate(rows: tf.Tensor, labels: tf.Tensor) -> list[tf.Tensor]:
+    with tf.GradientTape() as tape:
+        value = tf.reduce_mean((model(rows, training=True) - labels) ** 2)
+    return tape.gradient(value, model.trainable_variables)
+
+
+@tf.function
+def add_up(rows: tf.Tensor, labels: tf.Tensor) -> None:
+    for total, gradient in zip(sums, differentiate(rows, labels), strict=True):
+        total.assign_add(gradient)
+
+
+@tf.function
+def apply_sums() -> None:
+    optimizer.apply_gradients(zip([total + 0 for total in sums], model.trainable_variables, strict=True))
+    for total in sums:
+        total.assign(tf.zeros_like(total))
+
+
 if KIND == "ruined":  # by its learning rate, from finite gradients
     rates = keras.callbacks.LambdaCallback(
         on_train_batch_begin=lambda batch, logs: optimizer.learning_rate.assign(float("inf") if batch == 9 else 0.05)
@@ -100,13 +121,24 @@ elif KIND in ("fetched", "fetched-twice", "ragged"):
 
     for _ in range(24):
         fetching(batches)
+elif KIND == "accumulated-eagerly":
+    totals = [0.0] * len(sums)
+    for number, batch in enumerate(tf.data.Dataset.from_tensor_slices((x, y)).repeat(2).batch(8)):
+        totals = [total + gradient for total, gradient in zip(totals, differentiate(*batch), strict=True)]
+        if number % 2 == 1:
+            optimizer.apply_gradients(zip(totals, model.trainable_variables, strict=True))
+            totals = [0.0] * len(sums)
 else:
     run = step if KIND == "eager" else tf.function(step, jit_compile=KIND == "xla")
     for number in range(24):
-        order = np.random.permutation(96)[:8]
+        order = np.arange(8 * number, 8 * number + 8) % 96 if BAD else np.random.permutation(96)[:8]
         batch = tf.constant(x[order]), tf.constant(y[order])
         if KIND == "accumulated":
             accumulate(*batch, number % 2 == 1)
+        elif KIND == "accumulated-apart":
+            add_up(*batch)
+            if number % 2 == 1:
+                apply_sums()
         else:
             run(*batch)
 print([float(tf.reduce_sum(weight)) for weight in model.weights])

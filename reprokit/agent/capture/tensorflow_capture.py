@@ -21,7 +21,15 @@ from .settings import NEEDS_KERAS_ON_TENSORFLOW, NEEDS_TENSORFLOW_2, STOP
 from .tensorflow_graphs import ReplicaRound, replica, restore_values
 from .tensorflow_snapshot import RejectionHandler
 from .tensorflow_state import FIT, SCRIPT
-from .tensorflow_steps import ALWAYS, AccumulationWindow, OutermostCall, TrainingState, as_one_value, is_of_function
+from .tensorflow_steps import (
+    ALWAYS,
+    SOMETIMES,
+    AccumulationWindow,
+    OutermostCall,
+    TrainingState,
+    as_one_value,
+    is_of_function,
+)
 from .tensorflow_take import StepTaker
 from .tensorflow_updates import UpdateGuard, XlaCalls
 
@@ -251,6 +259,8 @@ class OutermostCalls:
         record = call.record
         if record.trains is None and self._xla.tracing is None:
             record.trains = False
+        if record.updates and any(step.differentiated and not step.applied for step in call.steps):
+            record.updates = SOMETIMES
         for step in call.steps:
             record.written.update({key: variable for key, (variable, _) in step.variables.saved.items()})
         call.steps = ()

@@ -11,6 +11,7 @@ host then has the shares of all replicas of this process.
 
 from __future__ import annotations
 
+import math
 import sys
 import weakref
 
@@ -126,7 +127,9 @@ class UpdateTest:
 
     def _with_conditions(self, is_good: Any) -> Any:
         tensorflow, conditions = self._tensorflow, self._conditions
-        if conditions.loss_above is not None and self._losses:
+        if conditions.loss_above == -math.inf:  # of a step that is executed again; it may have no loss
+            is_good = tensorflow.logical_and(is_good, False)
+        elif conditions.loss_above is not None and self._losses:
             worst = tensorflow.reduce_max(
                 [tensorflow.reduce_max(_as_float32(tensorflow, part)) for part in self._losses]
             )

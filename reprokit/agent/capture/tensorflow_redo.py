@@ -117,7 +117,10 @@ class TensorFlowRedo:
         return self.driver.attempt(lambda: StepExecutor(self, calls)).run()
 
     def _rejected(self, rejected: RejectedStep) -> None:
-        """Record a rejected step, which is what the trial looks for."""
+        """Record a rejected step, which is what the trial looks for, unless another optimizer was to make it."""
+        is_tried = self._is_executing or self._loop is not None
+        if is_tried and not self.state.is_captured_optimizer(rejected.optimizer):
+            return
         self.last = rejected
         if self._is_in_loop():
             self._step_taken(rejected)

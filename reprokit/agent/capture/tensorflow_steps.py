@@ -169,9 +169,9 @@ class FunctionRecord:
         return self.differentiates and self.updates != ALWAYS
 
     def has_update(self, *, sometimes: bool) -> None:
-        """Record that an update was built into the function."""
+        """Record that an update was built into the function; a graph that it had before may have none."""
+        self.updates = SOMETIMES if sometimes or self.trains is False else self.updates or ALWAYS
         self.trains = True
-        self.updates = SOMETIMES if sometimes else self.updates or ALWAYS
 
 
 class OutermostCall:

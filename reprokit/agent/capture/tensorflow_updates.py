@@ -146,6 +146,7 @@ class XlaCalls:
     def record_gradients(self, step: TensorFlowStep, optimizer: Any, pairs: list[tuple[Any, Any]]) -> None:
         """Record gradients in place of an update, while a gradient function is traced."""
         assert self.tracing is not None
+        step.applied = True
         self.tracing[str(id(optimizer))] = {
             "gradients": [gradient for gradient, _ in pairs],
             "loss": step.values.loss,

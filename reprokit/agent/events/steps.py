@@ -147,12 +147,27 @@ class OutputComputed(TrainingEvent):
 
 
 @dataclass(eq=False)
+class LayerDue(TrainingEvent):
+    """A layer of Keras is about to compute, possibly in a graph under construction or within another one."""
+
+    layer: Any
+    call: Callable[..., Any]  # calls the layer with its arguments; a handler may replace it
+
+
+@dataclass(eq=False)
 class BackwardBegan(TrainingEvent):
     """A backward pass is about to begin from one or several tensors."""
 
     tensors: Any
     number: tuple[str, float] | None = None  # dtype and value of the loss, if known already
     tape: Any = None  # of TensorFlow
+
+
+@dataclass(eq=False)
+class DifferentiationDue(TrainingEvent):
+    """A gradient tape is about to compute gradients, possibly in a graph under construction."""
+
+    call: Callable[..., Any]  # called with the tape, the target and the sources; a handler may replace it
 
 
 @dataclass(eq=False)

@@ -172,6 +172,7 @@ class Keyframes:
         """Start anew, as a forked child does, which writes files of its own."""
         self._window = StepWindow({})
         self._large, self._instances = LargeVariables(self._library), RememberedInstances()
+        self._tensor_steps = TrainingSteps()  # as tensors are saved by
         self._draws, self._logged = bytearray(), 0
         self._updates = self._number = self._next_shard = 0
         self._kept: list[KeptKeyframe] = []
@@ -230,6 +231,13 @@ class Keyframes:
         """Return how many ranks train together."""
         return 1
 
+    def _not_in_turn(self) -> list[str]:
+        """Return why a step of saved tensors is no step of the keyframes; empty if it is one."""
+        steps = self._tensor_steps
+        if steps.has_ended and steps.count == self._window.step:
+            return []
+        return ["its optimizers do not update in turn, so that a step of its tensors is not one of its trail"]
+
     def _drop(self) -> None:
         """Remove keyframes that are near to others, and the oldest that there is no room for."""
         kept = [keyframe for keyframe in self._kept if not too_close(keyframe.number, self._number)]
@@ -260,7 +268,6 @@ class PytorchKeyframes(Keyframes):
     def forget(self) -> None:
         super().forget()
         self._records, self._log = LiveObjects(), GeneratorLog()
-        self._tensor_steps = TrainingSteps()  # as tensors are saved by
         self._searches = 2  # of the heap for copies of models
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
@@ -309,7 +316,7 @@ class PytorchKeyframes(Keyframes):
         self._log_draws()
         if not self._window.updated(event.optimizer, self._records):
             return
-        if self._window.step == 1:
+        if self._large.is_first:
             self._note_large()
         if self._interval.is_due(self._window.step):
             self._keep()
@@ -380,9 +387,7 @@ class PytorchKeyframes(Keyframes):
         has_scaler = any(private_api.is_scaler_enabled(scaler) for scaler in self._view.objects.scalers)
         if has_scaler and len(list(self._view.objects.optimizers)) > 1:
             return "it has several optimizers with a gradient scaler, which decides which of them update"
-        if not self._tensor_steps.has_ended or self._tensor_steps.count != self._window.step:
-            return "its optimizers do not update in turn, so that a step of its tensors is not one of its trail"
-        return ""
+        return next(iter(self._not_in_turn()), "")
 
 
 def _address_in(data: Any) -> int:

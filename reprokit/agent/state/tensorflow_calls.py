@@ -43,7 +43,7 @@ class RegisteredVariables:
     """The variables of this process that are not reprokit's own, numbered as they were made."""
 
     def __init__(self) -> None:
-        self._count = 0
+        self.count = 0
         self._variables: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._numbers: dict[int, tuple[int, weakref.ref[Any]]] = {}  # by the handle's id; 0 for reprokit's own
 
@@ -79,7 +79,7 @@ class RegisteredVariables:
             return
         number = 0
         if not str(variable.name).rpartition("/")[2].startswith(OWN_PREFIX):
-            number = self._count = self._count + 1
+            number = self.count = self.count + 1
             self._variables[number] = variable
         self._numbers[id(handle)] = number, weakref.ref(handle)
 

@@ -4,16 +4,29 @@ All else runs as it is: loops, callbacks, generators, and the iterators from whi
 log has what each call returned, and the small variables that it changed, as those of metrics: losses are the
 recording's, and a script that stops or schedules by them goes the recording's way. At the keyframe all variables are
 put in.
+
+Where a loop updates eagerly, layers and gradient tapes give their first results again, and updates do nothing: of what
+such a loop computes the small variables are the recording's, and losses are not.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from _thread import get_ident
+from functools import partial
 
 from ..capture.tensorflow_restore import array_of
 from ..core.signal_errors import pass_on
-from ..events.steps import ExecutionDue, UpdateDone
+from ..events.steps import (
+    DifferentiationDue,
+    ExecutionDue,
+    GradientsApplied,
+    GradientsDue,
+    LayerDue,
+    UpdateDone,
+    tell,
+)
 from ..tensorflow import private_api
 from ..tensorflow.tensors import value, view
 from ..tensorflow.trail import TensorflowTrail
@@ -32,6 +45,7 @@ from .tensorflow_calls import (
     with_content,
     with_leaves,
 )
+from .tensorflow_eager import EagerUpdates, FirstEagerResults
 from .tensorflow_keyframes import SCRIPT, UNCHANGED, VARIABLES
 from .tensorflow_variables import TensorflowVariables
 from .unheld_variables import UnheldVariables
@@ -52,11 +66,11 @@ if TYPE_CHECKING:
 _RUNNING = "builtins.generator"  # a thread of a data set may be within it; it ran as it is
 
 
-def listener(agent: Agent, question: Mapping[str, Any], _framework: str, _events: Events) -> TensorflowForward | None:
+def listener(agent: Agent, question: Mapping[str, Any], _framework: str, events: Events) -> TensorflowForward | None:
     """Return the listener that fast-forwards this process's training."""
     if question.get("debug"):
         agent.shared[UnheldVariables] = UnheldVariables()
-    return TensorflowForward(agent, question["from_keyframe"]) if agent.generation == 0 else None
+    return TensorflowForward(agent, question["from_keyframe"], events) if agent.generation == 0 else None
 
 
 class OtherPath(Exception):
@@ -66,10 +80,12 @@ class OtherPath(Exception):
 class TensorflowForward:
     """Leaves compiled functions out until the keyframe, and puts its state in."""
 
-    def __init__(self, agent: Agent, asked: Mapping[str, Any]) -> None:
-        self._agent = agent
+    def __init__(self, agent: Agent, asked: Mapping[str, Any], events: Events) -> None:
+        self._agent, self._events, self._thread = agent, events, get_ident()
         self._registered = RegisteredVariables.of(agent)
         self._calls = FunctionCalls(self._registered, self._make)
+        self._eager, self._results = EagerUpdates(self._registered, self._calls), FirstEagerResults()
+        self._logged = 0  # records that were used
         self._unheld: UnheldVariables | None = agent.shared.get(UnheldVariables)
         self._asked, self._updates, self._count = asked, int(asked["updates"]), 0
         self.is_skipping = False
@@ -84,7 +100,13 @@ class TensorflowForward:
         os.register_at_fork(after_in_child=self._end)
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
-        return {ExecutionDue: self._execution_due, UpdateDone: self._updated}
+        return {
+            DifferentiationDue: self._differentiation_due,
+            ExecutionDue: self._execution_due,
+            GradientsDue: self._gradients_due,
+            LayerDue: self._layer_due,
+            UpdateDone: self._updated,
+        }
 
     def failed(self, error: Exception, _handler: Handler) -> None:
         """End the replay: nothing after a state that was put in by half is an answer."""
@@ -103,6 +125,33 @@ class TensorflowForward:
     def _end(self) -> None:
         self.is_skipping = False
         self._set_trail(is_suspended=False)
+
+    # Eager loops
+
+    def _is_eager(self) -> bool:
+        return self.is_skipping and get_ident() == self._thread and private_api.executing_eagerly()
+
+    def _layer_due(self, event: LayerDue) -> None:
+        if self._is_eager():
+            call = event.call
+            event.call = lambda layer, *arguments, **keywords: self._results.of_layer(
+                call, lambda: self._logged, layer, arguments, keywords
+            )
+
+    def _differentiation_due(self, event: DifferentiationDue) -> None:
+        if self._is_eager():
+            call = event.call
+            event.call = lambda tape, target, sources, *arguments, **keywords: self._results.of_tape(
+                call, tape, target, sources, arguments, keywords
+            )
+
+    def _gradients_due(self, event: GradientsDue) -> None:
+        """Leave an update out, but for the first one, in which its optimizer makes variables."""
+        if self._is_eager():
+            self._set_trail(is_suspended=True)
+            if self._results.may_skip(event.optimizer, [variable for _, variable in event.pairs]):
+                applied = GradientsApplied(event.optimizer, event.pairs)
+                event.update = partial(tell, self._events.gradients_applied, applied)
 
     # Calls
 
@@ -150,6 +199,7 @@ class TensorflowForward:
             raise OtherPath(f"the script calls functions oftener than its recording, {watched.name} at last")
         if (record.function, record.name) != (watched.number, watched.name):
             raise OtherPath(f"the script calls {watched.name} where its recording calls {record.name}")
+        self._logged += 1
         return record
 
     def _give(self, watched: WatchedFunction, record: LoggedCall, result: Any) -> Any:
@@ -160,8 +210,7 @@ class TensorflowForward:
         if _layout(own) != _layout(record.tensors):
             raise OtherPath(f"{watched.name} returns other tensors than in its recording")
         watched.templates[_layout(own)] = result
-        for number, data in record.variables.items():
-            self._put_small(number, data)
+        self._put_small(record)
         constant = sys.modules["tensorflow"].constant
         for place, tensor in enumerate(record.tensors):
             if tensor is not None and tensor[2] is not None:
@@ -170,18 +219,23 @@ class TensorflowForward:
                 leaves[place] = constant(kept)
         return with_content(result, with_leaves(content, leaves))
 
-    def _put_small(self, number: int, data: bytes) -> None:
-        variable = self._registered.get(number)
-        array = None if variable is None else view(value(variable))
-        if array is None or array.nbytes != len(data):
-            raise OtherPath(f"the script has no such variable as number {number} of its recording")
-        put_variable(variable, sys.modules["numpy"].frombuffer(data, array.dtype).reshape(array.shape))
+    def _put_small(self, record: LoggedCall) -> None:
+        for number, data in record.variables.items():
+            variable = self._registered.get(number)
+            array = None if variable is None else view(value(variable))
+            if array is None or array.nbytes != len(data):
+                raise OtherPath(f"the script has no such variable as number {number} of its recording")
+            put_variable(variable, sys.modules["numpy"].frombuffer(data, array.dtype).reshape(array.shape))
 
     # Steps
 
-    def _updated(self, _event: UpdateDone) -> None:
+    def _updated(self, event: UpdateDone) -> None:
         if not self.is_skipping:
             return
+        if event.optimizer.is_eager:
+            record = self._next(self._eager.of(event.optimizer.optimizer))
+            self._eager.put_back(record.tensors)
+            self._put_small(record)
         self._count += 1
         if self._count == 1 and self._unheld is not None:
             self._unheld.note(sys._getframe())

@@ -1,7 +1,8 @@
 """Keeps keyframes of a training by TensorFlow or Keras: all of its variables, and those of its script.
 
 Beside them each outermost call of a compiled function is logged, with what it returned: a replay that leaves calls out
-gives that again. What draws from generators, fetches batches or is Python is not left out, and needs no keyframe.
+gives that again. So are the updates of eager loops, with the small variables that changed until then. What draws from
+generators, fetches batches or is Python is not left out, and needs no keyframe.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from _thread import get_ident
 from ..capture import trees
 from ..capture.store import DTYPES
 from ..capture.tensorflow_state import TensorCollector
+from ..core.live_objects import LiveObjects
 from ..core.signal_errors import pass_on
-from ..events.steps import ExecutionDue, UpdateDone
+from ..events.steps import BackwardBegan, ExecutionDue, OptimizerMade, UpdateDone, UpdateDue
 from ..tensorflow import private_api
 from ..tensorflow.trail import TensorflowTrail
 from ..tensorflow.training_state import as_array
@@ -22,6 +24,7 @@ from .keyframe_files import hexadecimal
 from .keyframes import MAX_LACKS, Keyframes
 from .script_variables import VariableReader
 from .tensorflow_calls import FunctionCalls, RegisteredVariables, content_of, iterators_in, leaves_of, tensor_of
+from .tensorflow_eager import EagerUpdates
 from .tensorflow_variables import TensorflowVariables
 
 TYPE_CHECKING = False
@@ -31,7 +34,9 @@ if TYPE_CHECKING:
 
     from ..core.agent import Agent
     from ..events.steps import Events, Handler, TrainingEvent
+    from .call_log import Tensor
     from .keyframes import LargeVariables
+    from .tensorflow_calls import WatchedFunction
 
 VARIABLES, SCRIPT, UNCHANGED = "tensorflow variables", "variables", "unchanged"  # of a keyframe's state
 
@@ -65,6 +70,8 @@ class TensorflowKeyframes(Keyframes):
     def forget(self) -> None:
         super().forget()
         self._calls = FunctionCalls(self._registered, self._make)
+        self._eager = EagerUpdates(self._registered, self._calls)
+        self._optimizers = LiveObjects()
         self._last: dict[int, bytes] = {}  # values of small variables, as the log has them
         self._hindrances: list[str] = []
         self._optimizer: Any = None  # of the last update
@@ -73,9 +80,24 @@ class TensorflowKeyframes(Keyframes):
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {
+            BackwardBegan: self._backward_began,
             ExecutionDue: self._execution_due,
+            OptimizerMade: self._optimizer_made,
+            UpdateDue: self._update_due,
             UpdateDone: self._updated,
         }
+
+    def _optimizer_made(self, event: OptimizerMade) -> None:
+        self._optimizers.add(event.target)
+        self._tensor_steps.expect(event.target)
+
+    def _backward_began(self, _event: BackwardBegan) -> None:
+        if private_api.executing_eagerly():
+            self._tensor_steps.begin_backward()
+
+    def _update_due(self, event: UpdateDue) -> None:
+        if event.optimizer.optimizer is not None:
+            self._tensor_steps.begin_backward()
 
     def _execution_due(self, event: ExecutionDue) -> None:
         self._calls.execution_due(event)
@@ -110,12 +132,15 @@ class TensorflowKeyframes(Keyframes):
         if len(leaves) > MAX_COUNT:
             self._hindrances.append(f"its function {watched.name} returns more than {MAX_COUNT} tensors")
             leaves = []
+        is_made = is_new or not is_returned or private_api.is_watched()
+        self._record(watched, [tensor_of(leaf) for leaf in leaves], is_made=is_made)
+
+    def _record(self, watched: WatchedFunction, tensors: list[Tensor | None], *, is_made: bool = False) -> None:
         changed = {number: data for number, data in self._calls.small_values(watched) if self._last.get(number) != data}
         self._last.update(changed)
         name = "" if watched.is_listed else watched.name
         watched.is_listed = True
-        is_made = is_new or not is_returned or private_api.is_watched()
-        self._draws += packed(watched.number, name, [tensor_of(leaf) for leaf in leaves], changed, is_made=is_made)
+        self._draws += packed(watched.number, name, tensors, changed, is_made=is_made)
 
     # Steps
 
@@ -124,9 +149,12 @@ class TensorflowKeyframes(Keyframes):
             return
         self._updates += 1
         self._note_step(event.optimizer)
-        if not self._window.updated(event.optimizer):
+        self._tensor_steps.updated(event.optimizer)
+        if event.optimizer.is_eager and event.optimizer.optimizer is not None and self._has_room():
+            self._record(self._eager.of(event.optimizer.optimizer), self._eager.drawn())
+        if not self._window.updated(event.optimizer, self._optimizers):
             return
-        if self._window.step == 1:
+        if self._large.is_first:
             self._read()
             self._large.is_first = False
         if self._interval.is_due(self._window.step):
@@ -135,8 +163,8 @@ class TensorflowKeyframes(Keyframes):
     def _note_step(self, step: Any) -> None:
         """Note what hinders a fast-forward to the steps from here on."""
         reasons = {
-            "several optimizers update": self._optimizer not in (None, step.optimizer),
-            "it takes steps outside of compiled functions, and only these are left out": not self._has_called,
+            "Keras executes its steps eagerly, outside of compiled functions": not self._has_called
+            and hasattr(step.model, "weights"),
             "several threads train": get_ident() != self._thread,
             "its model has no optimizer of its own, by which steps are known": step.optimizer is None,
         }
@@ -158,7 +186,7 @@ class TensorflowKeyframes(Keyframes):
             elif not self._large.is_first:
                 state[VARIABLES].append([number, name, collector.tensor(f"variable.{number}", array)])
         access = ChangingTensors(alive.values(), self._large)
-        reader = VariableReader(access, [self._optimizer], self._instances)
+        reader = VariableReader(access, list(self._optimizers), self._instances)
         state[SCRIPT] = [
             [head, tail, trees.with_leaves(node, lambda leaf: collector.value(SCRIPT, leaf))]
             for head, tail, node in reader.read(sys._getframe())
@@ -182,4 +210,4 @@ class TensorflowKeyframes(Keyframes):
         """Return why no fast-forward leads to the keyframe; empty if one may."""
         if not self._has_room():
             return "the log of what its functions returned is full"
-        return next(iter([*self._calls.hindrances, *self._hindrances]), "")
+        return next(iter([*self._calls.hindrances, *self._hindrances, *self._not_in_turn()]), "")

@@ -14,12 +14,14 @@ from ..core.patching import replace
 from ..events.steps import (
     BackwardBegan,
     BatchFetched,
+    DifferentiationDue,
     ExecutionDue,
     ForwardBegan,
     ForwardEnded,
     FunctionDue,
     GradientsApplied,
     GradientsDue,
+    LayerDue,
     LoaderBegan,
     LoaderExhausted,
     LossScaled,
@@ -119,7 +121,7 @@ class TensorFlowDecisions:
                 if backend_of(owner) == "tensorflow":
                     self._wrap(owner, "make_train_function", self._make_make_train_function, "function_due")
                 if owner.__name__ in ("Layer", "Loss"):
-                    self._wrap(owner, "__call__", self._make_layer, "output_computed")
+                    self._wrap(owner, "__call__", self._make_layer, "layer_due", "output_computed")
 
     def _watch_tensorflow(self) -> None:
         self._watch_optimizers(private_api.module("optimizers"))
@@ -128,7 +130,7 @@ class TensorFlowDecisions:
         self._report_call(
             tape, "__exit__", "forward_ended", lambda tape, *_error: ForwardEnded(ForwardBegan(tape, (), {}), None)
         )
-        self._wrap(tape, "gradient", self._make_gradient, "backward_began")
+        self._wrap(tape, "gradient", self._make_gradient, "backward_began", "differentiation_due")
         for owner in (variables.BaseResourceVariable, variables.ResourceVariable, variables.UninitializedVariable):
             for name in _WRITES if "assign" in vars(owner) else ():  # these classes copy methods from each other
                 self._report_call(owner, name, "variable_changes", lambda variable, *_, **__: VariableChanges(variable))
@@ -200,7 +202,9 @@ class TensorFlowDecisions:
         def gradient(tape: Any, target: Any, sources: Any, *arguments: Any, **keywords: Any) -> Any:
             if private_api.has_variables(sources):
                 tell(self._events.backward_began, BackwardBegan(target, tape=tape))
-            return original(tape, target, sources, *arguments, **keywords)
+            due = DifferentiationDue(original)
+            tell(self._events.differentiation_due, due)
+            return due.call(tape, target, sources, *arguments, **keywords)
 
         return gradient
 
@@ -261,7 +265,9 @@ class TensorFlowDecisions:
 
     def _make_layer(self, original: Function) -> Function:
         def call(layer: Any, *arguments: Any, **keywords: Any) -> Any:
-            result = original(layer, *arguments, **keywords)
+            due = LayerDue(layer, original)
+            tell(self._events.layer_due, due)
+            result = due.call(layer, *arguments, **keywords)
             tell(self._events.output_computed, OutputComputed(layer, result))
             return result
 

@@ -15,6 +15,7 @@ from ..events.steps import (
     GradientsApplied,
     GradientsDue,
     InputsGiven,
+    OptimizerMade,
     TrainFunctionDue,
     UpdateDone,
     UpdateDue,
@@ -22,6 +23,7 @@ from ..events.steps import (
 )
 from . import private_api
 from .evaluation import KerasBatches
+from .loops import live_optimizers
 from .state import OptimizerStep, optimizer_variables
 from .tensors import is_eager, value, view
 
@@ -45,6 +47,7 @@ class FunctionOptimizer:
         self.variables = variables
         self.graph: Any = None  # the graph in which it updates, during the call for which the graph is built
         self.is_applied = False  # whether its update was built; a capture may have replaced it
+        self.is_built = False  # the same, in the graph that this call builds
         self.is_unconditional = True  # whether it updates in each call
         self.has_begun = False  # whether the begin of its next step was reported, perhaps calls before the update
         self.count_before: int | None = None
@@ -92,6 +95,7 @@ class StepHooks:
         self.failure_callback: Callable[[BaseException], object] = lambda _error: None
         self._thread = CallThread()
         self._batches: weakref.WeakKeyDictionary[Any, KerasBatches] = weakref.WeakKeyDictionary()
+        self._made: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers that were reported
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {
@@ -170,6 +174,9 @@ class StepHooks:
         """Call a function of the script, in which optimizers may update."""
         thread, known_optimizers = self._thread, getattr(notes, ATTRIBUTE, None)
         thread.optimizers = dict(known_optimizers or {})
+        count = len(private_api.concrete_functions(function))
+        for optimizer in thread.optimizers.values():  # in one of several graphs it may not update
+            optimizer.is_unconditional, optimizer.is_built = optimizer.is_unconditional and count == 1, False
         try:
             if known_optimizers is None and self._events.first_call_due:
                 tell(self._events.first_call_due, FirstCallDue(function, arguments, keywords))
@@ -180,8 +187,10 @@ class StepHooks:
             result = call(function, *arguments, **keywords)
             if known_optimizers is None or len(known_optimizers) < len(thread.optimizers):
                 self._agent.attempt(setattr, notes, ATTRIBUTE, thread.optimizers)
+            is_new = len(private_api.concrete_functions(function)) > count
             for optimizer in thread.optimizers.values():
-                self._agent.attempt(self._end_step, optimizer, result)
+                if optimizer.is_built or not is_new:  # else this graph only adds gradients up
+                    self._agent.attempt(self._end_step, optimizer, result)
         finally:
             thread.optimizers = None
         return result
@@ -211,6 +220,8 @@ class StepHooks:
 
     def _gradients_due(self, event: GradientsDue) -> None:
         """Register an optimizer while a function is built; its variables are still unchanged and can be read."""
+        if self._events.optimizer_made and event.optimizer not in self._made:
+            self._report_optimizers(event.optimizer)
         optimizers = self._thread.optimizers
         is_of_script = optimizers is not None and optimizers is not _KERAS_STEP and not self._records.nested
         if not is_of_script or all(is_eager(gradient) for gradient, _ in event.pairs):
@@ -227,12 +238,19 @@ class StepHooks:
         elif all(map(is_readable, entry.variables)):
             self._begin_step(entry, ())
 
+    def _report_optimizers(self, updating: Any) -> None:
+        """Report the optimizers that were made until one of them updates for the first time."""
+        for optimizer in [each for each in (*live_optimizers(), updating) if each not in self._made]:
+            self._made.add(optimizer)
+            tell(self._events.optimizer_made, OptimizerMade(optimizer, optimizer))
+
     def _gradients_applied(self, event: GradientsApplied) -> None:
         optimizers = self._thread.optimizers
         if self._records.nested or optimizers is _KERAS_STEP:
             return
         if optimizers and id(event.optimizer) in optimizers:
-            optimizers[id(event.optimizer)].is_applied = True
+            optimizer = optimizers[id(event.optimizer)]
+            optimizer.is_applied = optimizer.is_built = True
         variables = [variable for _, variable in event.pairs]
         self._agent.attempt(self._records.trained, event.optimizer, variables)
         if self._events.update_done and event.pairs and all(is_eager(gradient) for gradient, _ in event.pairs):

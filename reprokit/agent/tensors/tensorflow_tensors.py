@@ -100,6 +100,7 @@ class TensorflowTensors:
         self._optimizers: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._optimizer_count, self._has_batch = 0, False
         self._is_in_keras_step = False  # whose results have the loss
+        self._keras_optimizer: Any = None  # by which the last step of Keras is known; others may update in it
         self._saved_optimizer = 0  # the identity of the one whose state was saved at the begin of this step of Keras
         self._update_count: int | None = None  # before the step, of an optimizer that may skip it
         self._forgotten, self._forgotten_step = ForgottenVariables(), -1  # the last step in which they were saved
@@ -140,7 +141,8 @@ class TensorflowTensors:
                 if self._saved_optimizer != id(_innermost(event.optimizer)):
                     self._save_state([variable for _, variable in pairs], event.optimizer)
         elif rules.wants("gradients", ever=True):
-            holders = self._holders.setdefault(_innermost(event.optimizer), {}).setdefault(current_replica(), {})
+            owner = self._keras_optimizer if self._is_in_keras_step else _innermost(event.optimizer)
+            holders = self._holders.setdefault(owner, {}).setdefault(current_replica(), {})
             for gradient, variable in pairs:
                 capture_gradient(holders, gradient, variable)
 
@@ -150,6 +152,7 @@ class TensorflowTensors:
         self._end_evaluation()
         self._is_in_keras_step = hasattr(step.model, "weights")
         if step.optimizer is not None:
+            self._keras_optimizer = _innermost(step.optimizer)
             self._steps.begin_backward()
             self._steps.begin_due_step(step.optimizer)
             if self._steps.is_armed and step.model is not None:
