@@ -161,9 +161,9 @@ def test_what_cannot_go_on_says_so(reprokit: Reprokit) -> None:
     assert "is itself a replay" in refused(reprokit, "again", "--from-start")
 
 
-def keyframed(reprokit: Reprokit, epochs: str, lines: int, *options: str) -> list[str]:
+def keyframed(reprokit: Reprokit, epochs: str, lines: int, *options: str, script: str = STEPS[0]) -> list[str]:
     """Record with keyframes and kill; the script is in the working directory, and prints where nobody notes files."""
-    (reprokit.directory / "train.py").write_text((TRAININGS / STEPS[0]).read_text())
+    (reprokit.directory / "train.py").write_text((TRAININGS / script).read_text())
     command = "record", "-o", "first", "--keyframes", "5steps", *options, "--", sys.executable, "train.py"
     return killed(reprokit, "log.csv", lines, *command, epochs, "0")
 
@@ -239,9 +239,11 @@ def test_a_run_goes_on_from_its_last_keyframe_and_so_does_that(reprokit: Reproki
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("every", ["auto", "64"])
-def test_a_run_goes_on_from_a_keyframe_among_steps_that_its_trail_passes_over(reprokit: Reprokit, every: str) -> None:
-    keyframed(reprokit, "40", 26, "--trail-every", every)
+@pytest.mark.parametrize(("every", "script"), [("auto", STEPS[0]), ("64", STEPS[0]), ("16", "continued_groups.py")])
+def test_a_run_goes_on_from_a_keyframe_among_steps_that_its_trail_passes_over(
+    reprokit: Reprokit, every: str, script: str
+) -> None:
+    keyframed(reprokit, "40", 26, "--trail-every", every, script=script)
     go_on(reprokit, "first", "second")
     assert reprokit.facts("second")["continues"]["step"] > MEASURED
     replay(reprokit, "second", "log.csv")

@@ -427,6 +427,8 @@ class StepTrail:
         record, trail, parameters = event.optimizer, event.optimizer.trail, event.optimizer.parameters()
         if not (self._file.is_open and parameters):
             return
+        if trail.series is not None and self.stride is not None:
+            self._write_passed_over(trail, trail.series, record.steps - 1)
         if trail.series is None or not self._reader.same(parameters, trail.series.tensors.parameters):
             self._begin_series(record, trail, parameters)
         series = trail.series
